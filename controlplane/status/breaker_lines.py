@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.phrases import span
+from controlplane.phrases import count, span
 from controlplane.status.facts import Transition
 from controlplane.status.incidents import NOT_CLOSED
 
@@ -54,8 +54,17 @@ def _follows(newer: Transition, older: Transition) -> bool:
 def _line(episode: Sequence[Transition]) -> BreakerLine:
     last = episode[0]
     opened = [one for one in episode if one.after == "open"]
-    took = opened[0].at - opened[-1].at
-    did = f"opened {len(opened)} times in {span(took)}"
+    first = opened[-1].at
+    # A failed probe opens it again, but it was not closed between.
+    failed = sum(one.before == "half_open" for one in opened)
+    trips = len(opened) - failed
+    openings = ("opened once" if trips == 1 else f"opened {trips} times") if trips else ""
+    probes = f"had {count(failed, 'failed probe')}" if failed else ""
+    did = f"{' and '.join(filter(None, (openings, probes)))} in {span(opened[0].at - first)}"
+    # The oldest transition can close the outage before this one.
+    closed = sum(one.after == "closed" and one.at > first for one in episode)
+    if closed > 1:
+        did += f", and closed {closed} times"
     if last.after == "closed":
-        did += f", and closed after {span(last.at - opened[-1].at)}"
-    return BreakerLine(at=last.at, since=opened[-1].at, flapping=last.dependency, did=did)
+        did += f", {'the last' if closed > 1 else 'and closed'} after {span(last.at - first)}"
+    return BreakerLine(at=last.at, since=first, flapping=last.dependency, did=did)

@@ -101,7 +101,7 @@ def server_statuses(facts: Facts) -> tuple[ServerStatus, ...]:
 
 
 def _well(one: ServerStatus, facts: Facts) -> tuple[bool, bool, bool]:
-    """Sorts pods of one kind: unhealthy first, then under pressure, then those that decide some calls locally.
+    """Sorts pods of one kind: unhealthy first, then under pressure, then those that decide some locally.
 
     A figure would be finer, but it would also move the rows of a live list in each second.
     """

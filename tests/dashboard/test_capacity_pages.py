@@ -83,12 +83,16 @@ def test_a_tier_that_does_not_call_is_listed_with_the_others(log_in: Any, produc
         reason="to see every tier",
         actor=ADA,
     )
-    put_figures(protection={"payments-api": {"callers": 3, "tiers": {"standard": {"limit": 150, "active": 2}}}})
+    put_figures(
+        protection={"payments-api": {"callers": 3, "tiers": {"standard": {"limit": 150, "active": 2}}}}
+    )
     shown = page(log_in("vera"), "/bulkheads").partition("Refused in the last hour")[0]
     idle = "does not call: the other tiers have its slots"
     for words in (f"Critical {idle}", "Standard 2 of 150", f"Optional {idle}"):
         assert words in shown, words
-    shown = text_of(log_in("vera").get("/breakers/payments-api").content.decode().partition('id="protection"')[2])
+    shown = text_of(
+        log_in("vera").get("/breakers/payments-api").content.decode().partition('id="protection"')[2]
+    )
     for words in ("Critical does not call", "Standard 2 / 150", "Optional does not call"):
         assert words in shown, words
 

@@ -241,20 +241,42 @@ def test_a_breaker_that_opens_again_and_again_is_one_line():
     lines = breaker_lines(sorted([*FAILING[:4], other, TRIP, FAILING[-1]], key=lambda one: -one.at))
     flapping, *rest = lines
     # A failed probe belongs to the trip before it, however long the breaker was open between them.
-    assert (flapping.flapping, flapping.did) == ("payments-api", "opened 3 times in 4 min 54 s")
+    assert (flapping.flapping, flapping.did) == (
+        "payments-api",
+        "opened once and had 2 failed probes in 4 min 54 s",
+    )
     assert (flapping.at, flapping.since) == (NOW - 6, TRIP.at)
     # What happened long before is a line of its own, and so is another breaker.
     assert rest == [other, FAILING[-1]]
     closed = moved(NOW - 1, "half_open", "closed", "probes_passed")
     [line, *_] = breaker_lines((closed, *FAILING[:4]))
-    assert line.did == "opened 2 times in 1 min 54 s, and closed after 1 min 59 s"
+    assert line.did == "had 2 failed probes in 1 min 54 s, and closed after 1 min 59 s"
     # The end of an incident before belongs to the line, and not to this count.
     before = moved(NOW - 235, "half_open", "closed", "probes_passed")
     [line, *_] = breaker_lines((closed, *FAILING[:4], before))
-    assert line.did == "opened 2 times in 1 min 54 s, and closed after 1 min 59 s"
+    assert line.did == "had 2 failed probes in 1 min 54 s, and closed after 1 min 59 s"
     drawn_lines = drawn("overview", picture())["events"]
-    assert "opened 3 times in" in drawn_lines
+    assert "opened once and had 2 failed probes in" in drawn_lines
     assert drawn_lines.count("payments-api") == 2
+
+
+def test_a_line_says_how_often_a_breaker_closed_between():
+    """ "Opened 20 times in 4 min 54 s, and closed after 5 min 2 s" read as one open stretch of 5 minutes."""
+    flaps = [
+        one
+        for ago in (10, 30, 50)
+        for one in (
+            moved(NOW - ago, "half_open", "closed", "probes_passed"),
+            moved(NOW - ago - 1, "open", "half_open", "open_time_over"),
+            moved(NOW - ago - 2, "closed", "open", "consecutive"),
+        )
+    ]
+    [line] = breaker_lines(flaps)
+    assert line.did == "opened 3 times in 40 s, and closed 3 times, the last after 42 s"
+    [line] = breaker_lines(flaps[1:])
+    assert line.did == "opened 3 times in 40 s, and closed 2 times"
+    [line] = breaker_lines([*FAILING[:4], replace(TRIP, at=NOW - 122)])
+    assert line.did == "opened once and had 2 failed probes in 1 min 56 s"
 
 
 def test_degraded_is_dated_by_the_incident_not_by_a_plan_or_refused_requests():

@@ -103,7 +103,9 @@ def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
     page = ada.get(PAGE).content.decode()
     assert len(re.findall(r"Until \d+ \w+ \d\d:\d\d UTC<", page)) == 1
     # Trial mode refuses nothing: it read "sheds when ..." and "Trial mode now: shedding".
-    assert re.search(r"Shedding now: would shed when more than \d+ calls wait, but is in trial mode", text_of(page))
+    assert re.search(
+        r"Shedding now: would shed when more than \d+ calls wait, but is in trial mode", text_of(page)
+    )
     assert "Trial mode in it now: " in text_of(page)
     assert (
         ada.post(PAGE, typed(observe_for_s__shedding="0", protection__readiness__on="off")).status_code == 302
