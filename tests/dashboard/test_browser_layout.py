@@ -92,6 +92,22 @@ def test_the_page_of_a_breaker_leaves_lists_to_its_history(sign_in: Any, product
     assert page.evaluate("document.documentElement.scrollHeight") <= TALLEST_BREAKER
 
 
+def test_what_protects_pods_is_beside_a_long_runbook_and_not_below_it(sign_in: Any, production: str) -> None:
+    """The left column was empty for 1,000 pixels."""
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    page.wait_for_selector("#protection")
+    page.evaluate("document.querySelector('.cols > aside').style.minHeight = '2400px'")
+    charts, protection, aside = (box(page, one) for one in (".charts", "#protection", ".cols > aside"))
+    assert 0 < protection["y"] - charts["y"] - charts["height"] <= 20
+    assert protection["x"] + protection["width"] < aside["x"]
+    # On a phone, the form of the override comes before it.
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert box(page, "#override")["y"] < box(page, "#protection")["y"]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_a_phone_shows_when_what_and_how_severe_a_resolved_alert_was(sign_in: Any, production: str) -> None:
     """Five columns of 60 pixels made the page 3,393 pixels long."""
     alert(state=AlertState.RESOLVED, resolved_at=timezone.now() - timedelta(minutes=1))
