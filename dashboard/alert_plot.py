@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 
 from controlplane.alerts.rules.rule import SEVERITIES, Severity, Threshold
 from controlplane.alerts.state.measured_points import STEP_S, Point, Turn
-from controlplane.phrases import rounded
+from controlplane.phrases import percent, rounded
 from dashboard.plots import short, svg
 
 _WIDTH, _HEIGHT = 640, 120
@@ -41,23 +41,30 @@ class AlertPlot:
 
     def words_of(self, value: float) -> str:
         number, unit = value * self.threshold.scale, self.threshold.unit
+        if unit == "%":
+            # As the text of the alert and its message have it.
+            return percent(number / 100)
         if unit == "ms" and number >= 1000:
             number, unit = number / 1000, "s"
         return f"{rounded(number, 3)} {unit}".strip()
 
     @property
-    def highest(self) -> str:
-        return self.words_of(self.top)
+    def highest(self) -> tuple[float, str] | None:
+        """The moment of the highest figure that is drawn, and its words."""
+        if not self.points:
+            return None
+        at, value = max(self.points, key=lambda point: point[1])
+        return at, self.words_of(value)
 
     @property
     def sentence(self) -> str:
         """The chart in words."""
         if not self.points:
             return "No figure of this alert is stored."
-        at, most = max(self.points, key=lambda point: point[1])
         last_at, last = self.points[-1]
+        at, most = self.highest or (last_at, "")
         return (
-            f"{self.words_of(last)} at {clock(last_at)} UTC, at most {self.words_of(most)} at {clock(at)}"
+            f"{self.words_of(last)} at {clock(last_at)} UTC; the highest point drawn is {most} at {clock(at)}"
             f" UTC. {self.threshold.words} {self.threshold.clear_words}"
         ).strip()
 

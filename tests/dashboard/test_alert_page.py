@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Evaluation
 from controlplane.alerts.rules.rule import Threshold
+from controlplane.phrases import percent
 from dashboard.alert_plot import plot_of
 from tests.dashboard.shown import text_of
 from tests.dashboard.test_alerts_page import alert
@@ -32,7 +34,10 @@ def test_it_displays_the_figure_its_thresholds_and_its_turns(log_in: Any, produc
     row = alert("429", text="16 % of requests are refused", points=POINTS, turns=TURNS, **resolved)
     vera = log_in("vera")
     page = shown(vera, row.pk)
-    assert "0.4 % at 03:03:20 UTC, at most 16 % at 03:00:10 UTC." in page
+    assert "0.4 % at 03:03:20 UTC; the highest point drawn is 16 % at 03:00:10 UTC." in page
+    # The title, the legend and the sentence: one rounding, and each of its moment.
+    assert "The figures of the title are the last ones before 03:08:20 UTC." in page
+    assert "figure, highest point 16 % at 03:00:10" in page
     assert "More than 0.5 % is a warning, more than 2 % is critical." in page
     assert "It fires after 120 s, and clears after 300 s without it." in page
     assert "03:00:10 16 % firing 03:00:10 becomes firing" in page
@@ -71,6 +76,20 @@ def test_the_chart_has_a_line_for_each_threshold_and_a_gap_where_nothing_was_mea
     gap = plot_of(Threshold(), [*dense, [START + 900, 0.02]], [], START + 900)
     assert str(gap.drawing).count("M") == 2
     assert plot_of(Threshold(), [], [], START).sentence == "No figure of this alert is stored."
+
+
+@pytest.mark.django_db
+def test_the_title_of_an_alert_that_fires_says_of_when_its_figures_are(log_in: Any, production: str) -> None:
+    row = alert("429", text="5.6 % of requests are refused", points=POINTS, turns=TURNS[:2])
+    Evaluation.objects.update_or_create(environment=production, defaults={"at": AT + timedelta(minutes=4)})
+    assert "The figures of the title are of 03:04:00 UTC." in shown(log_in("vera"), row.pk)
+
+
+@pytest.mark.parametrize("share", [0.0446, 0.00335, 0.164, 0.9999])
+def test_a_share_has_the_rounding_of_the_text_of_its_alert(share: float) -> None:
+    plot = plot_of(Threshold(warning=0.005), [[START, share]], [], START + 500)
+    assert plot.highest == (START, percent(share))
+    assert plot.sentence.count(percent(share)) == 2
 
 
 def test_a_second_is_not_written_in_milliseconds() -> None:

@@ -5,7 +5,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require
-from controlplane.alerts.models import Alert
+from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.rules.settings import settings_of
@@ -27,11 +27,16 @@ def alert(request: HttpRequest, number: int) -> HttpResponse:
     changes = Environment.objects.filter(pk=slug).values_list("alert_rules", flat=True).first() or {}
     settings = settings_of(changes, row.key)
     end = row.resolved_at or timezone.now()
+    found = stored(row)
+    evaluation = Evaluation.objects.filter(environment=slug).first()
     return show(
         request,
         "alert",
         "alert.html",
-        alert=stored(row),
+        alert=found,
+        # The text is that of the last evaluation in which it was true.
+        ended_at=found.clear_since or found.resolved_at or found.blind_since,
+        evaluated_at=evaluation.at.timestamp() if evaluation is not None else None,
         describes=rule.describes if rule is not None else "",
         measured=rule is not None and rule.value is not None,
         timing=settings.timing,
