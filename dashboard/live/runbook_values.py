@@ -185,6 +185,14 @@ def _backlog_jobs(seen: BacklogSeen) -> str:
     )
 
 
+def _fallbacks(scene: Scene) -> str | None:
+    """None is not 0: a service that handles a blocked call itself has a fallback that no pod counts."""
+    if scene.calls is None:
+        return None
+    used = scene.calls.fallbacks_per_s
+    return f"{number(used)}/s" if used else "none by the agent; those of the service itself are not counted"
+
+
 _VALUES: dict[str, _Value] = {
     "alerts_evaluated": _alerts_evaluated,
     "backlog_dead": _of_backlog(lambda seen: f"{seen.figures.dead:,}"),
@@ -201,7 +209,7 @@ _VALUES: dict[str, _Value] = {
     "config_lag": _lag,
     "decided_locally": _rate(lambda scene: scene.live.facts.figures.decided_locally_per_s),
     "divisor": lambda scene: f"1/{scene.live.facts.divisor}" if scene.pods_known else None,
-    "fallbacks": _rate(lambda scene: scene.calls.fallbacks_per_s if scene.calls else None),
+    "fallbacks": _measured(_fallbacks),
     "gateways": lambda scene: str(scene.live.facts.figures.gateways) if not scene.live.facts.stale else None,
     # From the configuration, so it is known without a gateway, too.
     "owner": lambda scene: (scene.breaker.dependency.owner or "not named") if scene.breaker else None,

@@ -14,6 +14,7 @@ from controlplane.validation import Problems
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
+from dashboard.live.runbook_values import Scene, value_of
 from dashboard.live.topics import Topic, fragments
 
 NOW = 1_795_144_367.0
@@ -70,6 +71,20 @@ def test_the_page_of_a_dependency_shows_each_tier_retries_and_fallbacks() -> Non
     assert "0.5/s for 4.0 first calls/s" in text or "0.5/s for 4 first calls/s" in text
     assert "1.5/s had no budget" in text
     assert "3.5/s used" in text
+
+
+@pytest.mark.django_db
+def test_fallbacks_that_no_pod_counts_are_not_0_per_second() -> None:
+    """It read "orders are taken and charged later" beside "0/s used", while 29.9 calls/s were blocked."""
+    none = replace(CALLS, fallbacks_per_s=0.0, fallback_failures_per_s=0.0)
+    text = " ".join(drawn("breaker", facts(calls=none))["protection"].split())
+    assert "the agent used none in the last 5 s. It does not count what the service does itself." in text
+    assert "0/s used" not in text
+    live = build(facts(calls=none), History(), FirstSeen())
+    value = value_of("fallbacks", Scene(live=live, breaker=live.breaker("payments-api")))
+    assert value == "none by the agent; those of the service itself are not counted"
+    live = build(facts(), History(), FirstSeen())
+    assert value_of("fallbacks", Scene(live=live, breaker=live.breaker("payments-api"))) == "3.5/s"
 
 
 @pytest.mark.django_db
