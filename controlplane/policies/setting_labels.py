@@ -65,6 +65,8 @@ _PROTECTION = {
     "bulkhead.resize_under_pressure": "Shrink under pressure",
     "bulkhead.share_idle": "The only tier that calls has all slots",
     "retry.attempts": "Attempts",
+    "retry.budget_percent": "Retries of one pod at most, % of its first calls",
+    "retry.load_factor_percent": "All attempts of the fleet at most, % of its first calls",
     "retry.base_ms": "First wait, ms",
     "retry.cap_ms": "Longest wait, ms",
     "retry.default_retry_after_ms": "Wait after a 429 without Retry-After, ms",

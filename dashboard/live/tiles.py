@@ -264,8 +264,8 @@ class _TileBuilder:
         if hot:
             foot = f"{listed(hot, 2)}: budget spent"
         elif budgets:
-            foot = f"budget {min(budgets):.2f} \N{MULTIPLICATION SIGN}" + (
-                "" if len(budgets) == 1 else " or more"
+            foot = f"at most {min(budgets):.2f} \N{MULTIPLICATION SIGN}" + (
+                "" if len(budgets) == 1 else ", or more"
             )
         else:
             foot = "retries are off"

@@ -169,6 +169,13 @@ def test_retries_are_compared_with_their_budget(log_in: Any) -> None:
     shown = page(log_in("vera"), "/retries")
     assert "payments-api 20/s 5/s 1.25\u00d7 1.20\u00d7 1/s 0.5/s 2/s 0/s" in shown
     assert "search 10/s 0/s 1.00\u00d7 retries are off" in shown
+    # It read "Budget 1.20" beside a setting "Budget, %: 10": each has its own name.
+    whole = text_of(log_in("ada").get("/retries").content.decode())
+    assert "Load Load at most" in whole
+    assert "limit the retries of each pod, in percent of its own calls" in whole
+    settings = text_of(log_in("ada").get("/breakers/payments-api/settings").content.decode())
+    for label in ("Retries of one pod at most, % of its first calls", "All attempts of the fleet at most, % of its"):
+        assert label in settings, label
 
 
 @pytest.mark.usefixtures("fleet")
