@@ -174,7 +174,8 @@ def test_retries_are_compared_with_their_budget(log_in: Any) -> None:
     assert "Load Load at most" in whole
     assert "limit the retries of each pod, in percent of its own calls" in whole
     settings = text_of(log_in("ada").get("/breakers/payments-api/settings").content.decode())
-    for label in ("Retries of one pod at most, % of its first calls", "All attempts of the fleet at most, % of its"):
+    labels = "Retries of one pod at most, % of its first calls", "All attempts of the fleet at most, % of its"
+    for label in labels:
         assert label in settings, label
 
 
