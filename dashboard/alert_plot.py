@@ -42,7 +42,7 @@ class AlertPlot:
     def words_of(self, value: float) -> str:
         number, unit = value * self.threshold.scale, self.threshold.unit
         if unit == "%":
-            # As the text of the alert and its message have it.
+            # The text of the alert and its messages have this rounding.
             return percent(number / 100)
         if unit == "ms" and number >= 1000:
             number, unit = number / 1000, "s"
