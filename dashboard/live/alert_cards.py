@@ -211,7 +211,7 @@ def _place(line: AlertLine) -> tuple[bool, bool, int, float, str]:
 def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert | None) -> AlertLine | None:
     timing = settings_of(facts.alert_rules, key).timing
     if finding is None:
-        return None if stored is None else _of_stored(facts, stored, timing)
+        return None if stored is None else line_of_stored(facts.environment, stored, timing)
     since = finding.since if finding.since is not None else facts.now
     if stored is not None and (stored.severity == "critical" or finding.severity == "warning"):
         # The pages of the alert and of its incident date it alike. Its episode may be older than its cause.
@@ -235,7 +235,8 @@ def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert |
     )
 
 
-def _of_stored(facts: Facts, stored: StoredAlert, timing: Timing) -> AlertLine:
+def line_of_stored(environment: str, stored: StoredAlert, timing: Timing) -> AlertLine:
+    """An alert as Postgres knows it, whether or not its condition is true now."""
     state: LineState = "firing"
     changes_at = None
     if stored.state == AlertState.RECOVERING and stored.clear_since is not None:
@@ -245,7 +246,7 @@ def _of_stored(facts: Facts, stored: StoredAlert, timing: Timing) -> AlertLine:
     elif stored.state == AlertState.PENDING:
         state, changes_at = "pending", stored.level_since + timing.fires_after_s
     return AlertLine(
-        environment=facts.environment,
+        environment=environment,
         key=stored.key,
         state=state,
         severity=stored.severity,

@@ -63,6 +63,27 @@ def test_it_began_when_its_card_says(log_in: Any, production: str) -> None:
     assert "since 20 Nov 03:05 UTC" in shown(log_in("vera"), row.pk)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_it_is_acknowledged_and_muted_where_it_is_read(log_in: Any, production: str) -> None:
+    """The page had neither button: people went back to the list."""
+    row = alert()
+    olga, path = log_in("olga"), f"/alerts/{row.pk}"
+    page = olga.get(path).content.decode()
+    assert f'name="acknowledge" value="{row.pk} critical"' in page
+    assert "/alerts/mutes?rule=open&amp;dependency=payments-api&amp;minutes=30" in page
+    sent = {"acknowledge": f"{row.pk} critical", "from": str(row.pk), f"note-{row.pk}": "I am on it"}
+    answer = olga.post("/alerts", sent)
+    assert (answer.status_code, answer["Location"]) == (302, path)
+    page = olga.get(path).content.decode()
+    assert "Acknowledged by olga" in text_of(page)
+    assert f'name="release" value="{row.pk}"' in page
+    assert 'form="take"' not in log_in("vera").get(path).content.decode()
+    gone = alert("429", state=AlertState.RESOLVED, resolved_at=AT)
+    assert 'form="take"' not in log_in("olga").get(f"/alerts/{gone.pk}").content.decode()
+    for wrong in ("nonsense", "-1"):
+        assert olga.post("/alerts", sent | {"from": wrong}).status_code == 422
+
+
 def test_the_chart_has_a_line_for_each_threshold_and_a_gap_where_nothing_was_measured() -> None:
     plot = plot_of(Threshold(warning=0.005, critical=0.02), POINTS, TURNS, START + 500)
     drawing = str(plot.drawing)

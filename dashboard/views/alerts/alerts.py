@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import check, environment_in, require
@@ -29,6 +30,8 @@ _SEVERITIES = ("critical", "warning")
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 
 
+#: A number of an alert, as Postgres has them.
+_LARGEST = 2**63 - 1
 _NOTE = TextField(500)
 
 
@@ -41,8 +44,11 @@ def _note_of(data: Mapping[str, Any], number: object) -> str:
 
 
 def _back(request: HttpRequest) -> str:
-    """The page whose card was used, if it is not this one."""
-    return "overview" if request.POST.get("from") == "overview" else ""
+    """The page whose card was used, if it is not this one: the overview, or the number of an alert."""
+    came = request.POST.get("from", "")
+    if came == "overview":
+        return came
+    return reverse("alert", args=[whole(came, "alert", (1, _LARGEST))]) if came else ""
 
 
 class AcknowledgeForm(EditForm):

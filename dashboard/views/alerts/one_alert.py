@@ -12,6 +12,7 @@ from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state.stored_alerts import stored
 from controlplane.policies.models import Environment
 from dashboard.alert_plot import plot_of
+from dashboard.live.alert_cards import line_of_stored
 from dashboard.views.page import not_found, show
 
 
@@ -37,6 +38,8 @@ def alert(request: HttpRequest, number: int) -> HttpResponse:
         # The text is that of the last evaluation in which it was true.
         ended_at=found.clear_since or found.resolved_at or found.blind_since,
         evaluated_at=evaluation.at.timestamp() if evaluation is not None else None,
+        # The page has the buttons of its card. A resolved alert has none.
+        line=line_of_stored(slug, found, settings.timing) if row.resolved_at is None else None,
         describes=rule.describes if rule is not None else "",
         measured=rule is not None and rule.value is not None,
         timing=settings.timing,
