@@ -11,6 +11,7 @@ from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import end_override
 from controlplane.errors import InvalidEdit
 from dashboard.views.breakers import breaker_selection
+from tests.dashboard.shown import text_of
 from tests.people import OLGA
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,6 +40,15 @@ def test_the_preview_lists_every_breaker_and_what_its_callers_get(log_in, produc
     assert "Force open 2 breakers" in " ".join(page.split())
     assert "There is no dependency gone." in page
     assert not Override.objects.exists()
+
+
+def test_the_preview_tells_what_is_open_already_apart(log_in, production):
+    """It said "3 pods stop calling 2 dependencies" of breakers that were open."""
+    put_server(breakers=[breaker("payments-api", "open", generation=2), breaker("search")])
+    page = text_of(log_in("olga").get(f"{PATH}?b=payments-api&b=search").content.decode())
+    assert "stop calling search within about 2 s." in page
+    assert "payments-api is open already, and stays open until the override ends." in page
+    assert "Sent and blocked/s" in page, "on Breakers, the two figures have columns of their own"
 
 
 def test_one_that_fails_is_named_first_and_the_others_are_open(log_in, production, monkeypatch):

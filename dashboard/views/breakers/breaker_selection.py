@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 
 #: Each breaker is one transaction, and the operator waits for all of them.
 MAX_SELECTED = 50
+#: Kinds of looks of breakers that block calls now.
+_OPEN = ("open", "forced")
 _LASTS = tuple(choice for choice in OverrideForm.LASTS if choice[0].isdigit())
 
 
@@ -91,6 +93,8 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         "chosen": chosen,
         "refused": [breaker for breaker in found if breaker not in chosen],
         "unknown": [name for name in names if live.breaker(name) is None],
+        "stopping": [one.name for one in chosen if one.face.kind not in _OPEN],
+        "open_already": [one.name for one in chosen if one.face.kind in _OPEN],
         "load": sum(breaker.load for breaker in chosen),
         "results": sorted(results, key=lambda result: result.done),
         "done": len(results) - len(failed),
