@@ -219,6 +219,19 @@ def test_all_lists_of_a_section_have_one_sum_and_the_order_of_their_figures(log_
     assert f"27 answered 429 or 503, {TopList.objects.earliest('at').at:%H:%M} to " in shown
 
 
+def test_a_list_of_limits_does_not_repeat_the_dependencies(log_in, production):
+    """ "By limit" listed dependencies, with estimates that contradicted the counts of "By dependency"."""
+    put_lists()
+    sample_of(rule="payments-api", dependency="payments-api", reason="breaker_open", weight=3.0)
+    shown = page(log_in("vera"), "/refusals?range=6h")
+    assert "calls-pod" in sums_of(shown)
+    assert "calls-rule" not in sums_of(shown)
+    sample_of(rule="tokens", dependency="payments-api", reason="vendor_limit", weight=1.0)
+    shown = page(log_in("vera"), "/refusals?range=6h")
+    assert "By limit or breaker" in shown
+    assert [row[0] for row in rows_of(shown, "calls-rule")] == ["payments-api", "tokens"]
+
+
 def test_samples_of_a_day_do_not_estimate_the_refusals_of_a_month(log_in, samples):
     put_lists()
     TopList.objects.create(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 
+from controlplane.policies.models import Dependency
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.names import INVALID_TENANT
 from controlplane.refusals.top_lists import KINDS, By, Kind, Of, Top, TopLists
@@ -23,6 +24,8 @@ FILTERS = {
     "pod": ("server", "Pod"),
     "tier": ("tier", "Tier"),
 }
+#: The heading of "rule" for calls: a breaker has the name of its dependency.
+_CALLED = "Limit or breaker"
 #: Words for a refusal without a value.
 _NOTHING = {
     "tenant": "no tenant",
@@ -243,19 +246,28 @@ def _sampled(
     found = breakdown(environment, wanted, start, end, dimensions=dimensions, count_lines=False)
     if not found.samples:
         return []
+    if wanted.of is Of.CALLS and "rule" in chosen and not _names_limits(environment, found.lines["rule"]):
+        chosen.remove("rule")
     kept = samples_kept_since(end)
     many = "" if found.samples == 1 else "s"
     of = f"of the last {settings.REFUSAL_LOG_H} hours " if start < kept else ""
     return [
         Group(
             name=f"{wanted.of}-{name}",
-            column=FILTERS[name][1],
+            column=_CALLED if name == "rule" and wanted.of is Of.CALLS else FILTERS[name][1],
             source=f"shares {of}are estimates from {found.samples:,} sample{many}",
             estimated=True,
             rows=[_row(name, line, 0 if of else refused, link) for line in found.lines[FILTERS[name][0]]],
         )
         for name in chosen
     ]
+
+
+def _names_limits(environment: str, lines: Sequence[Line]) -> bool:
+    """Whether some line is more than the name of a dependency whose breaker refused: those have a list."""
+    values = {line.value for line in lines if line.value}
+    of_breakers = Dependency.objects.filter(environment_id=environment, name__in=list(values))
+    return bool(values - set(of_breakers.values_list("name", flat=True)))
 
 
 def samples_kept_since(end: datetime) -> datetime:
