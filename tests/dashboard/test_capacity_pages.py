@@ -172,7 +172,7 @@ def test_retries_are_compared_with_their_budget(log_in: Any) -> None:
     # It read "Budget 1.20" beside a setting "Budget, %: 10": each has its own name.
     whole = text_of(log_in("ada").get("/retries").content.decode())
     assert "Load Load at most" in whole
-    assert "limit the retries of each pod, in percent of its own calls" in whole
+    assert "limit the retries of each pod, in percent of the calls of the pod" in whole
     settings = text_of(log_in("ada").get("/breakers/payments-api/settings").content.decode())
     labels = "Retries of one pod at most, % of its first calls", "All attempts of the fleet at most, % of its"
     for label in labels:
