@@ -382,7 +382,7 @@ def test_waiting_changes_of_a_person_are_listed_and_cancelled(guarded: str) -> N
     }
     assert not any(one.lost for one in found)
     [title] = [one.title for one in found if one.kind == "change_request"]
-    assert title == f"#{request.pk}, change the tier, acme"
+    assert title == f"{request.pk}, change the tier, acme"
     bob = User.objects.get(username="bob")
     assert cancel_lost(username="ada", reader=bob, actor=BOB, **WHY) == [], "ada may still make all of them"
     deactivate()
