@@ -84,7 +84,7 @@ def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, st
             "environment",
             {"tuning.ramp_ms": 1_000},
             {"tuning.ramp_ms": 2_000},
-            [("Ramp", "1,000 ms", "2,000 ms")],
+            [("Ramp up after Redis returns", "1,000 ms", "2,000 ms")],
         ),
     ],
 )

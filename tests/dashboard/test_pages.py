@@ -284,8 +284,8 @@ def test_changes_read_as_sentences():
     after = before | {"quotas.requests.limit": 600, "version": 2}
     assert difference(before, after) == ("requests limit 500", "requests limit 600")
     held = {"override.mode": "forced_open", "override.expires_at": "2026-11-20T14:39:08+00:00"}
-    assert difference(None, held) == ("", "forced open, until 14:39")
-    assert difference(held, None) == ("forced open, until 14:39", "")
+    assert difference(None, held) == ("", "forced open, until 20 Nov 14:39 UTC")
+    assert difference(held, None) == ("forced open, until 20 Nov 14:39 UTC", "")
     assert (action_words("tenant_quota.set"), action_verb("breaker.held")) == (
         "Quota changed",
         "set an override on",
