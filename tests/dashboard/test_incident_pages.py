@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from shown import text_of
 
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.audit.models import Entry
 from tests.controlplane.alerts.test_alert_evaluator import ADA
+from tests.dashboard.shown import text_of
 from tests.dashboard.test_alerts_page import alert
 
 pytestmark = pytest.mark.django_db(transaction=True)
