@@ -342,7 +342,7 @@ def test_the_agent_runs_where_redis_py_is_not_installed():
 import importlib, pkgutil, sys
 sys.modules["redis"] = None
 import fuseboard, fuseboard.integrations.asgi, fuseboard.integrations.wsgi
-others = ("fuseboard.integrations.", "fuseboard.telemetry.")
+others = ("fuseboard.integrations.", "fuseboard.telemetry.", "fuseboard.llm.httpx")
 for module in pkgutil.walk_packages(fuseboard.__path__, "fuseboard."):
     if not module.name.endswith("__main__") and not module.name.startswith(others):
         importlib.import_module(module.name)
