@@ -64,7 +64,7 @@ def rollback(chapter: Chapter) -> str:
     began = time.monotonic()
     answer = admin.send(form, reason="The file was the wrong one")
     took_s = time.monotonic() - began
-    if f"Revision {before} was restored as revision" not in answer.text:
+    if "Saved as revision" not in text_of(answer.text):
         raise CheckFailed(f"the form answered {answer.status_code}: {text_of(answer.text)[:400]}")
     gone_s = _enforced(chapter, f";q={PROBE_LIMIT};", absent=True)
     if f"{PROBE} was removed" not in text_of(admin.client.get(f"/tenant?key={PROBE}").text):
@@ -129,5 +129,5 @@ def _enforced(chapter: Chapter, policy: str, *, absent: bool = False) -> float:
 
 
 def _row(page: str, number: int) -> str:
-    _, _, rest = page.partition(f'href="/revisions/{number}">')
-    return rest.partition("</tr>")[0]
+    start, _, rest = page.partition(f'href="/revisions/{number}">{number}<')
+    return start.rpartition("<tr")[2] + rest.partition("</tr>")[0]
