@@ -51,7 +51,7 @@ class Form:
     controls: list[Control] = field(default_factory=list)
     #: The buttons that send it: name and value. Enter in a field presses the first.
     buttons: list[tuple[str, str]] = field(default_factory=list)
-    #: Those that cannot be undone.
+    #: Buttons of what cannot be undone.
     risks: list[tuple[str, str]] = field(default_factory=list)
 
     @property

@@ -146,7 +146,7 @@ def test_a_trip_by_consecutive_failures_says_so_beside_a_plan(screen: Screen) ->
     screen.fleet.director.ask({"do": "schedule", "minutes": 20, "document": plan})
     screen.open("/")
     screen.says(ALERTS, "Scheduled change")
-    # What a test before has left would date the headline.
+    # A condition that an earlier test has left would date the headline.
     screen.until("!document.querySelector('#verdict [data-since]')")
     planned = time.time()
     screen.pods_fail(FAILING)

@@ -83,7 +83,7 @@ def test_a_phone_has_the_columns_that_decide(sign_in: Any, address: str, columns
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(address)
     row = page.locator("tr[data-row]:visible").filter(has_text=columns[0]).first
-    # What a style sheet adds, such as a label, is no text: it is read from the page.
+    # A label that a style sheet adds is no text: the test reads it from the page.
     words = row.inner_text() + " ".join(
         row.locator("[data-th]:visible").evaluate_all("cells => cells.map(cell => cell.dataset.th)")
     )

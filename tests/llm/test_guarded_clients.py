@@ -90,7 +90,7 @@ async def test_a_transport_alone_counts_what_a_client_asks(
                 "POST", f"{vendor.url}/v1/chat/completions", json={**BODY, "stream": True}
             ) as streamed:
                 text = (await streamed.aread()).decode()
-        # What is read while it is handed on must not be compressed.
+        # A body that is read while it is handed on must not be compressed.
         assert {one.headers["accept-encoding"] for one in vendor.bill} == {"identity"}
         assert text.endswith("data: [DONE]\n\n")
         assert "prompt_tokens" not in text
