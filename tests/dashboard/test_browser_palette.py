@@ -22,6 +22,10 @@ def typed(page, text):
 
 
 def with_entries(page, names):
+    """Answer with these commands. Call it before a page opens.
+
+    Chromium confirms an interception before a page that is open already knows it.
+    """
     entries = [
         {"id": f"page:{name}", "name": name, "hint": "Test", "href": "/", "glyph": "ok"} for name in names
     ]
@@ -35,10 +39,10 @@ def with_entries(page, names):
     page.route(re.compile(r"/palette(\?.*)?$"), answer)  # not its script
 
 
-def test_the_palette_finds_what_is_mistyped_and_nothing_scattered(sign_in):
+def test_the_palette_finds_what_is_mistyped_and_nothing_scattered(page, sign_in):
     """S2.19: only exact parts of a name were found."""
-    page = sign_in("vera")
     with_entries(page, NAMES)
+    sign_in("vera")
     opened(page)
     for wrong, meant in (
         ("paymnets", "payments-api"),
@@ -56,9 +60,9 @@ def test_the_palette_finds_what_is_mistyped_and_nothing_scattered(sign_in):
     assert typed(page, "me")[0] == "Manage Extensions", "initials"
 
 
-def test_exact_words_come_before_parts_and_slips(sign_in):
-    page = sign_in("vera")
+def test_exact_words_come_before_parts_and_slips(page, sign_in):
     with_entries(page, ("Quotas", "Quota", "A unquota", "Quote"))
+    sign_in("vera")
     opened(page)
     assert typed(page, "quota")[:3] == ["Quota", "Quotas", "A unquota"]
     assert typed(page, "quota")[3] == "Quote"
