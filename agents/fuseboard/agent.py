@@ -286,6 +286,14 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         check_actual(measure, actual)
         self._run_on_loop(lambda: self._runtime.admission.settle(decision, measure, actual))
 
+    def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], believed_s: float) -> None:
+        """The vendor states what is left of its limits, and their numbers, by name. Guarded clients call it.
+
+        The answer is that of the call with this permit. It is used within ``believed_s``.
+        """
+        until = monotonic() + believed_s
+        self._run_on_loop(lambda: self._runtime.admission.calls.note_left(permit, stated, until))
+
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots, once. Its other costs stay spent."""
         if decision.holds_slots():

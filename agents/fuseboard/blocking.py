@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -185,6 +185,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """See ``fuseboard.Agent.settle``."""
         self._started().settle(decision, measure, actual)
+
+    def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], believed_s: float) -> None:
+        """See ``fuseboard.Agent.note_left``."""
+        self._started().note_left(permit, stated, believed_s)
 
     def finish(self, decision: Decision) -> None:
         """See ``fuseboard.Agent.finish``."""

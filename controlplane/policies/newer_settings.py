@@ -35,6 +35,8 @@ def _of_environment(fields: Fields) -> Iterator[str]:
         yield "limits of all callers"
     if "tuning.ipv6_prefix" in fields:
         yield "networks of IPv6 callers"
+    if "tuning.remaining_for_ms" in fields:
+        yield "what vendors have left"
 
 
 def _of_dependency(fields: Fields) -> Iterator[str]:

@@ -188,12 +188,13 @@ class Store:
         at: int | None = None,
         tokens: tuple[str, ...] = (),
         limit: Limit | None = None,
+        most: int = -1,
     ) -> None:
-        """Correct the first limit, under this rule."""
+        """Correct the first limit, under this rule. ``most``: at most this is left, the vendor reports."""
         rules = RuleBook(1.0, self.now_us)
         number = rules.number(limit or self.limits[0])
         blob = msgspec.msgpack.encode(
-            [rules.numbers, number, amount, self.now_us if at is None else at, tokens]
+            [rules.numbers, number, amount, self.now_us if at is None else at, tokens, most]
         )
         self._run(self.settle_script, [self.limit_key(self.limits[0])], [blob])
 

@@ -8,6 +8,16 @@ from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.scripts import Group, Store
 
 
+def left_after(store: Store, seconds: float) -> int:
+    """What is left so much later, if no call is made before."""
+    began = store.now_us
+    store.advance(seconds)
+    # A call that does not fit spends nothing.
+    left = store.admit((1, 10**6)).left[0]
+    store.now_us = began
+    return left
+
+
 class TestCalendar:
     """Fixed windows: the period is worked out by who asks, and checked by the clock of Redis."""
 
@@ -127,6 +137,71 @@ class TestSettling:
         store.admit()
         store.settle(amount=-100)
         assert store.admit((10, 1)).granted == 5
+
+
+class TestWhatAVendorHasLeft:
+    """Others use the same key: what they have spent is charged here."""
+
+    def test_no_more_is_left_here_than_the_vendor_has(self, limits: redis.Redis):
+        for limit in (window(100), bucket(100, 100)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit((10, 1))
+            for _ in range(2):  # another pod reports the same
+                store.settle(most=30)
+            assert store.admit().left == [29], limit.name
+
+    def test_a_vendor_that_has_more_changes_nothing(self, limits: redis.Redis):
+        for limit in (window(100), bucket(100, 100)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit((60, 1))
+            before = store.contents()
+            store.settle(most=90)
+            store.settle(most=40)
+            assert store.contents() == before, limit.name
+
+    def test_it_comes_back_as_evenly_as_the_limit_refills(self, limits: redis.Redis):
+        store = Store(limits, [window(100, 10)])
+        store.admit()
+        store.settle(most=0)
+        assert [left_after(store, seconds) for seconds in range(12)] == [*range(0, 100, 10), 99, 100]
+
+    def test_what_was_spent_here_stays_spent(self, limits: redis.Redis):
+        store = Store(limits, [window(100, 10)])
+        store.admit((60, 1))
+        store.settle(most=0)
+        assert [left_after(store, seconds) for seconds in range(12)] == [0, 10, 20, 30] + [40] * 7 + [100]
+
+    def test_a_bucket_refills_from_there(self, limits: redis.Redis):
+        store = Store(limits, [bucket(100, 50, seconds=10)])
+        store.settle(most=20)
+        assert store.admit((100, 1)).granted == 20
+        store.advance(1)
+        assert store.admit((100, 1)).granted == 10
+
+    def test_budgets_and_slots_keep_their_own_books(self, limits: redis.Redis):
+        for limit in (daily(10), slots(10)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit()
+            before = store.contents()
+            store.settle(most=3)
+            assert store.contents() == before, limit.algorithm
+
+    def test_a_window_that_may_be_lost_is_not_written(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.settle(most=3)
+        assert store.contents() == {}
+
+    def test_a_counter_of_another_rule_stays_as_it_is(self, limits: redis.Redis):
+        for stored, asked in ((bucket(10, 10, name="vendor"), window(10)), (window(10), bucket(10, 10))):
+            limits.flushall()
+            store = Store(limits, [stored])
+            store.admit()
+            before = store.contents()
+            store.settle(most=3, limit=asked)
+            assert store.contents() == before, asked.algorithm
 
 
 class TestReports:

@@ -67,6 +67,7 @@ from tests.contract.sample_examples import (
     LEASED,
     PRIMITIVES,
     SAMPLES,
+    SEEN,
     TALLY,
     TIMED,
     TRACED,
@@ -420,6 +421,7 @@ BY_CALLS_POLICY = Policy(
     dependencies=(Dependency(name="openai", breaker=BreakerPolicy(window_s=600, window_calls=100)),),
 )
 
+REMAINING_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(remaining_for_ms=0))
 PREFIX_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(ipv6_prefix=56))
 SHED_REQUEST = msgspec.structs.replace(
     SMALLEST_REQUEST,
@@ -463,11 +465,13 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
     "sync_request.unsealed.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=UNSEALED),
     "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
+    "sync_request.seen.json": msgspec.structs.replace(SMALLEST_REQUEST, seen=SEEN),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
     "policy.ipv6_prefix.json": PREFIX_POLICY,
+    "policy.remaining_for_ms.json": REMAINING_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,

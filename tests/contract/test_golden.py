@@ -34,7 +34,16 @@ from tests.contract.examples import (
     STREAMING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, PRIMITIVES, SAMPLES, TALLY, TRACED, UNCHARGED, UNSEALED
+from tests.contract.sample_examples import (
+    ALONE,
+    PRIMITIVES,
+    SAMPLES,
+    SEEN,
+    TALLY,
+    TRACED,
+    UNCHARGED,
+    UNSEALED,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -174,7 +183,9 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             primitives=PRIMITIVES,
             carries_counts=True,
             uncharged=UNCHARGED,
+            seen=SEEN,
         ),
+        SEEN[0],
         UNCHARGED[0],
         ALONE,
         PRIMITIVES,

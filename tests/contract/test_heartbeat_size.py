@@ -12,6 +12,7 @@ from fuseboard.contract.sync import (
     Counters,
     DependencyCounters,
     RuleCounters,
+    SeenLimit,
     SyncRequest,
     TenantCounters,
     encode,
@@ -39,6 +40,7 @@ FULL = SyncRequest(
     want=tuple(f"wanted-{number}" for number in range(100)),
     protection=tuple(CallLoad(dependency=f"dependency-{n}", first_calls=1) for n in range(100)),
     refusals=tuple(RefusalSample(rule=f"rule-{n}", reason=Reason.QUOTA) for n in range(32)),
+    seen=tuple(SeenLimit(dependency=f"dependency-{n}", limit="minute", said=600) for n in range(50)),
     primitives=Primitives(
         holding=9, held=tuple(HeldLock(name=f"lock-{n}", held_ms=1_000) for n in range(MAX_NAMED))
     ),
@@ -50,6 +52,7 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
     counters = request.counters
     return (
         len(request.refusals),
+        len(request.seen),
         len(request.primitives.held) if request.primitives is not None else 0,
         sum(len(tenant.rules) for tenant in counters.tenants),
         sum(bool(one.latency) for one in counters.dependencies),

@@ -9,6 +9,7 @@ from tools.experiments.one_bad_pod import one_bad_pod
 from tools.experiments.overload import overload, overload_in_real_time
 from tools.experiments.result import Experiment
 from tools.experiments.retries import budget_table, retry_storm, sustained_failures
+from tools.experiments.shared_key import shared_key
 from tools.experiments.shedding_by_tier import (
     overload_and_recovery,
     shedding_by_pressure,
@@ -33,6 +34,7 @@ SIMULATED: dict[str, Experiment] = {
     "T23": overload_and_recovery,
     "T24": retry_storm,
     "T26": overload,
+    "T27": shared_key,
 }
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {

@@ -1,7 +1,7 @@
 """Calls that leave a service: decided by the override, the breaker and the limits of their dependency."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import NoReturn
 
@@ -29,6 +29,7 @@ from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
 from fuseboard.contract.policy import Dependency
+from fuseboard.contract.sync import MAX_SEEN, SeenLimit
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Charge, LimitStatus, Permit
 from fuseboard.errors import Refused
@@ -45,6 +46,9 @@ _BREAKER_REASONS = {
     FORCED_OPEN: Reason.FORCED_OPEN,
     COOLING_DOWN: Reason.COOLING_DOWN,
 }
+
+#: What a vendor has stated is reported for this time.
+SEEN_S = 300.0
 
 # Members of enumerations are slow to look up in Python 3.11.
 CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
@@ -65,6 +69,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     probes: Probes
     on_change: Callable[[], None]
     breakers: dict[str, FleetBreaker] = field(default_factory=dict)
+    #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
+    stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
 
     # Admit a call
 
@@ -325,6 +331,43 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             self.local.free(charge.demand)
         elif charge.demand.holds_slots:
             self.settlements.free(charge.domain, charge.demand, charge.token)
+
+    def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], until: float) -> None:
+        """The answer to a call of this permit states what is left of the vendor's limits, and their numbers.
+
+        What others have spent is charged in Redis, if the vendor has less left than Redis had.
+        """
+        now = monotonic()
+        self.stated.update({(permit.dependency, name): (said, now) for name, (_, said) in stated.items()})
+        if self.health.mode is not Mode.SHARED:
+            return  # in a ramp, Redis has a part of the limit only
+        for charge in permit.decision.charges:
+            demand = charge.demand
+            own = charge.account.owner is self.decisions and charge.domain == f"d:{permit.dependency}"
+            if charge.local or not own:
+                continue
+            known = demand.left or (None,) * len(demand.refs)
+            for ref, before in zip(demand.refs, known, strict=True):
+                if ref.limit.dependency or ref.limit.name not in stated:
+                    continue  # a quota of the tenant, or another limit
+                left, _ = stated[ref.limit.name]
+                if before is None or left < before:
+                    self.settlements.at_most(charge.domain, ref, left, until)
+
+    def seen(self) -> tuple[SeenLimit, ...]:
+        """What vendors have stated lately about the limits of the configuration."""
+        since = monotonic() - SEEN_S
+        for key, (_, at) in tuple(self.stated.items()):
+            if at < since:
+                del self.stated[key]
+        return tuple(
+            [
+                SeenLimit(dependency=dependency.name, limit=limit.name, said=self.stated[key][0])
+                for dependency in self.configuration.snapshot.policy.dependencies
+                for limit in dependency.vendor_limits
+                if (key := (dependency.name, limit.name)) in self.stated
+            ][:MAX_SEEN]
+        )
 
     # The breakers
 

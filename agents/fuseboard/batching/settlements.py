@@ -1,7 +1,8 @@
-"""Corrections of earlier charges: refunds, actual costs, and freed slots."""
+"""Corrections of earlier charges: refunds, actual costs, freed slots, and what a vendor has left."""
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 
 from msgspec import Struct
 
@@ -18,6 +19,8 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: Corrections are collected for this time. Short, because a freed slot matters to waiting callers.
 WAIT_S = 0.005
+#: What a vendor has left waits longer for the company of others: each answer says it again.
+LEFT_WAIT_S = 0.2
 #: Redis is unavailable: see this much later whether it is back.
 LATER_S = 0.5
 #: Corrections kept while Redis is unavailable. Further ones are dropped: slots expire anyway.
@@ -26,11 +29,17 @@ MAX_WAITING = 10_000
 #: Corrections in one question.
 MAX_TOGETHER = 500
 
+#: Instead of a time of admission: what a vendor has left belongs to no call.
+LEFT = -1
+
 
 class Correction(Struct):
     limit: Limit
     amount: int = 0
     tokens: tuple[str, ...] = ()
+    #: At most this is left; -1 for unknown. It is not sent after ``until``, in monotonic seconds.
+    most: int = -1
+    until: float = 0.0
 
 
 class Settlements:
@@ -46,6 +55,8 @@ class Settlements:
         self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
+        #: When the timer fires, on the clock of the loop.
+        self._due = 0.0
 
     def give_back(self, domain: str, demand: Demand, answer: RedisAnswer) -> None:
         """The calls that ``answer`` grants were not made: refund what they spent."""
@@ -94,8 +105,28 @@ class Settlements:
             correction.tokens += slots
         else:
             correction.amount += amount
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self.flush)
+        self._flush_within(WAIT_S)
+
+    def at_most(self, domain: str, ref: LimitRef, left: int, until: float) -> None:
+        """At most ``left`` is left, the vendor reports. Believed ``until``, in monotonic seconds."""
+        if self._count >= MAX_WAITING:
+            return
+        corrections = self._waiting.setdefault(domain, {})
+        correction = corrections.get((ref.key, LEFT))
+        if correction is None:
+            correction = corrections[ref.key, LEFT] = Correction(ref.limit, most=left)
+            self._count += 1
+        correction.most, correction.until = min(correction.most, left), until
+        self._flush_within(LEFT_WAIT_S)
+
+    def _flush_within(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + wait_s
+        if self._timer is not None and self._due <= due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due = loop.call_at(due, self.flush), due
 
     def stop(self) -> None:
         """Send what is collected, if Redis is available."""
@@ -119,15 +150,17 @@ class Settlements:
                 for first in range(0, len(every), MAX_TOGETHER):
                     self._send(every[first : first + MAX_TOGETHER])
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(LATER_S, self.flush)
+            self._flush_within(LATER_S)
 
     def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
         rules = RuleBook(self._health.rounded_shared_part, self._health.store_time_us())
         words: list[object] = [rules.numbers]
+        now = monotonic()
         for (_, at_us), correction in corrections:
-            words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
+            most = correction.most if now < correction.until else -1
+            words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens, most)
         keys = tuple(key for (key, _), _ in corrections)
-        changes = {key for (key, _), correction in corrections if correction.amount}
+        changes = {key for (key, _), one in corrections if one.amount or one.most >= 0}
         self.refusals.begin_change(changes)
         self._store.run(SETTLE, keys, (msgpack_encode(words),), lambda reply: self._answered(changes, reply))
 

@@ -3,17 +3,18 @@
 What an operator misses least is cut first, in this order:
 
 1. samples of refusals
-2. names of the locks that are held
-3. counts by rule of single tenants
-4. how long calls took, from the last dependency
-5. how calls failed
-6. what protects calls, from the least busy dependency
-7. tenants, from the least busy one
-8. counts by rule of all tenants together
-9. wanted tenants beyond the first few: the next heartbeat asks for them again
-10. dependencies
-11. breakers, first those that are closed, without an override
-12. the first few wanted tenants
+2. what vendors state about their limits
+3. names of the locks that are held
+4. counts by rule of single tenants
+5. how long calls took, from the last dependency
+6. how calls failed
+7. what protects calls, from the least busy dependency
+8. tenants, from the least busy one
+9. counts by rule of all tenants together
+10. wanted tenants beyond the first few: the next heartbeat asks for them again
+11. dependencies
+12. breakers, first those that are closed, without an override
+13. the first few wanted tenants
 
 What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
 only, so it always asks for some.
@@ -131,6 +132,7 @@ def _keep_wanted_beyond(request: SyncRequest, most: int) -> SyncRequest:
 
 _PARTS: tuple[Part, ...] = (
     _list("refusals"),
+    _list("seen"),
     (_named_locks, keep_named_locks),
     _details("tenants", "rules"),
     _details("dependencies", "latency"),
@@ -150,5 +152,5 @@ def _entries(request: SyncRequest) -> int:
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
     measured = sum(bool(one.latency) for one in counters.dependencies)
     counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies) + measured
-    counted += len(request.refusals) + len(request.failures) + _named_locks(request)
+    counted += len(request.seen) + len(request.refusals) + len(request.failures) + _named_locks(request)
     return counted + len(request.protection) + len(request.want) + len(request.breakers)

@@ -229,6 +229,8 @@ class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     journal_bytes: Annotated[int, Meta(ge=4_096, le=8 * 1024 * 1024)] = 8 * 1024 * 1024
     #: Limits by address count IPv6 clients by the network of this length. 128 counts each address.
     ipv6_prefix: Annotated[int, Meta(ge=WIDEST_PREFIX, le=NARROWEST_PREFIX)] = IPV6_PREFIX
+    #: How long after a request was sent its answer is believed about what the vendor has left; 0 for never.
+    remaining_for_ms: Annotated[int, Meta(ge=0, le=60_000)] = 10_000
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,7 @@ from fuseboard.contract.seal_keys import SealKeys
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.tallies import Tally
 from fuseboard.contract.words import (
+    MAX_LIMIT,
     BreakerState,
     ConfigSource,
     ConfigStatus,
@@ -174,6 +175,18 @@ class Uncharged(Struct, frozen=True, kw_only=True, gc=False):
     measure: Name
 
 
+#: Limits of vendors in one heartbeat.
+MAX_SEEN = 50
+
+
+class SeenLimit(Struct, frozen=True, kw_only=True, gc=False):
+    """The answers of a vendor state this number for a limit of ours, in a window like that of ours."""
+
+    dependency: Name
+    limit: Name
+    said: Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
+
+
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     environment: Name
     service: Name
@@ -218,6 +231,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     primitives: Primitives | None = None
     #: Measures that limits count and no call of this pod has stated, since the limits last changed.
     uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MAX_UNCHARGED)] = ()
+    #: What vendors have stated to it in the last minutes.
+    seen: Annotated[tuple[SeenLimit, ...], Meta(max_length=MAX_SEEN)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):

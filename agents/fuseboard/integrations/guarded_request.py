@@ -26,6 +26,7 @@ from fuseboard.calling.waits import block, pause
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import FuseboardError, Refused
+from fuseboard.learning.remaining import remaining_of
 
 #: The breaker waits so long for the code in the body of an answer. After that, the status decides.
 CODE_WITHIN_S = 1.0
@@ -220,6 +221,7 @@ class GuardedSender(ABC):
             else:
                 elapsed_s = monotonic() - started
                 verdict = await self._judge(permit, answer)
+                self._note_limits(permit, answer, verdict, monotonic() - started)
                 if outcome_of(verdict) is Outcome.OK:
                     self._succeed(permit, answer, elapsed_s, request, given)
                 if not one.answered(verdict, final=self._is_final(answer)):
@@ -259,6 +261,13 @@ class GuardedSender(ABC):
                 _reported(self._agent, permit, response, "")
                 raise
         return _reported(self._agent, permit, response, code)
+
+    def _note_limits(self, permit: Permit, answer: Any, verdict: Verdict, elapsed_s: float) -> None:
+        """The headers of an answer may say what the vendor has left of its limits."""
+        head = self._head(answer)
+        remaining_of(self._agent).record(
+            self._agent, permit, head.status_code, head.headers, code=verdict.code, elapsed_s=elapsed_s
+        )
 
     def _call_of(self, request: Any) -> tuple[str, CallOptions]:
         """The dependency that a request belongs to, and the options of each attempt."""

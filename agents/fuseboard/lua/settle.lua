@@ -1,9 +1,11 @@
 #!lua
--- Corrects the charges that calls got when they were admitted to their real costs.
+-- Corrects the charges that calls got when they were admitted to their real costs, and charges what others spent
+-- of a vendor's limit.
 --
 -- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
 -- spent in its sub-bucket, nothing when the call has left the window, and a slot is freed once. A counter that
--- has another algorithm now keeps it: what a call cost in addition is spent there, and a refund is lost.
+-- has another algorithm now keeps it: what a call cost in addition is spent there, and a refund is lost. What a
+-- vendor has left only lowers what is left here: never below that, and never for longer than a window.
 --
 -- KEYS  limits, all of one domain
 -- ARGV  1 msgpack of an array: rules, as in admit.lua; then for each key
@@ -11,6 +13,7 @@
 --       amount       added to what is spent; negative is a refund
 --       at           store time in us at which the call was admitted: a refund belongs there
 --       tokens       of slots to free, an array
+--       most         at most this is left of a sliding window or a bucket, the vendor reports; -1 for unknown
 -- Returns integers, per key: left
 
 local time = redis.call('TIME')
@@ -50,13 +53,30 @@ local function charge(limit, amount)
     end
 end
 
+-- The vendor has less left than is left here: others have spent the difference. It comes back as evenly as the
+-- limit does, beginning now, so a vendor whose figures are wrong or stand still cannot stop all calls.
+local function lower(limit, most)
+    local over = room(limit, 1) - most
+    if over <= 0 then return end
+    limit.spent = true
+    local ring = limit.ring
+    if not ring then return spend(limit, over) end
+    -- At this rate the sub-buckets have room for more than the limit, whatever is in them.
+    local even = ceil(limit.limit / limit.size)
+    for index = ring[2] - limit.size, ring[2] do
+        local slot = index % (limit.size + 1) + 4
+        local added = math.max(0, math.min(over, even - ring[slot]))
+        ring[slot], ring[3], over = ring[slot] + added, ring[3] + added, over - added
+    end
+end
+
 local corrections = cmsgpack.unpack(ARGV[1])
 local rules = corrections[1]
 local texts = redis.call('MGET', unpack(KEYS))
 -- One limit may have several corrections, for calls that were admitted at different times.
 local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
-    local rule, amount, at, tokens = unpack(corrections, 4 * i - 2, 4 * i + 1)
+    local rule, amount, at, tokens, most = unpack(corrections, 5 * i - 3, 5 * i + 1)
     local again, algorithm = limits[key], rules[6 * rule - 5]
     local limit = again or new_limit(key, rules, 6 * rule - 5)
     limits[key] = limit
@@ -69,6 +89,9 @@ for i, key in ipairs(KEYS) do
         -- Without a counter, nothing is spent, or the store has lost it: an empty one would hide the loss.
         refund(limit, -amount, at)
     end
+    -- A missing bucket is a full one. A missing window may be lost, and a new one would hide that.
+    local known = limit.spent or texts[i] or not limit.ring
+    if most >= 0 and limit.algorithm == algorithm and not limit.count and known then lower(limit, most) end
     if limit.spent or limit.repaired then write_limit(limit) end
     reply[i] = math.max(0, room(limit, 1))
 end

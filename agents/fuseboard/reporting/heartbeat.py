@@ -21,6 +21,7 @@ from fuseboard.contract.sync import (
     AllowedAlone,
     Applied,
     BreakerView,
+    SeenLimit,
     SyncRequest,
     SyncResponse,
     Uncharged,
@@ -86,6 +87,7 @@ class PodState(Struct, frozen=True, kw_only=True):
     load: PodLoad | None = None
     alone: AllowedAlone | None = None
     uncharged: tuple[Uncharged, ...] = ()
+    seen: tuple[SeenLimit, ...] = ()
 
 
 class Exchange(Struct, frozen=True, kw_only=True):

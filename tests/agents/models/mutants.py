@@ -444,5 +444,41 @@ MUTANTS = [
         "for i = 2, group.costs[j] do",
         "for i = 2, 1 do",
     ),
+    Mutant(
+        "a vendor that has more left gives calls",
+        "settle",
+        "if over <= 0 then return end",
+        "if over == 0 then return end",
+    ),
+    Mutant(
+        "what others spent comes back at once",
+        "settle",
+        "local even = ceil(limit.limit / limit.size)",
+        "local even = limit.limit",
+    ),
+    Mutant(
+        "what others spent replaces what was spent here",
+        "settle",
+        "math.max(0, math.min(over, even - ring[slot]))",
+        "math.min(over, even - ring[slot])",
+    ),
+    Mutant(
+        "what a vendor has left hides that a window is lost",
+        "settle",
+        "local known = limit.spent or texts[i] or not limit.ring",
+        "local known = true",
+    ),
+    Mutant(
+        "what a vendor has left lowers a budget",
+        "settle",
+        "limit.algorithm == algorithm and not limit.count and known",
+        "limit.algorithm == algorithm and known",
+    ),
+    Mutant(
+        "what a vendor has left lowers a counter of another rule",
+        "settle",
+        "if most >= 0 and limit.algorithm == algorithm and",
+        "if most >= 0 and",
+    ),
     *REPORT_MUTANTS,
 ]
