@@ -49,6 +49,22 @@ def _vendors(state: State) -> Answer:
     )
 
 
+def _stated(state: State) -> Answer:
+    limits = {(name, row.name): row.limit for name, row in state.vendor_limits}
+    stated = {key: state.stated[key].number for key in sorted(limits) if key in state.stated}
+    return each(
+        [
+            f"{'/'.join(key)} is {limits[key]:,}, the vendor states {number:,}"
+            for key, number in stated.items()
+            if number < limits[key]
+        ],
+        stated,
+        "are higher than the vendor allows",
+        "None is higher",
+        none="No vendor has stated a limit to a running pod.",
+    )
+
+
 def _callers(state: State) -> Answer:
     number = sum(not row.shadow and not row.service for row in state.subject_limits)
     return ok_if(number, f"{number} limits", "No subject limit refuses.", worst=Verdict.MISSING)
@@ -114,6 +130,13 @@ GROUPS = {
             "Add the limits of your contract as vendor limits.",
             "limits.md#limits",
             _vendors,
+        ),
+        Item(
+            "limit-stated",
+            "Vendor limits are not higher than what the vendors' answers state",
+            "Lower the limit to the stated number, or ask the vendor for more.",
+            "learned-limits.md#the-number-of-the-vendor",
+            _stated,
         ),
         Item(
             "limit-callers",

@@ -1,5 +1,6 @@
 """Reads what the checklist is answered from. Blocking, and bounded: it reads no tenant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -21,6 +22,7 @@ from controlplane.alerts.state.mutes import not_ended
 from controlplane.breakers.models import Transition
 from controlplane.drills.models import Drill
 from controlplane.fleet.models import FailedCalls, Server, ServerState
+from controlplane.fleet.stated_limits import Stated, stated_limits
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.limits import LimitColumns
@@ -91,6 +93,8 @@ class State:
     #: Alerts of level 2 and higher.
     open_alerts: tuple[str, ...]
     mutes: int
+    #: Dependency and limit -> the number that its vendor states.
+    stated: Mapping[tuple[str, str], Stated]
     drill_at: datetime | None
     admins: int
     agent_tokens: tuple[AgentToken, ...]
@@ -137,6 +141,7 @@ def read_state(environment: str) -> State:
         evaluated_at=Evaluation.objects.filter(environment=slug).values_list("at", flat=True).first(),
         open_alerts=tuple(alerts.order_by("key").values_list("text", flat=True)[:100]),
         mutes=len(not_ended(slug, now)),
+        stated=stated_limits(slug),
         drill_at=Drill.objects.filter(environment=slug).aggregate(at=Max("began_at"))["at"],
         admins=_admins(slug),
         agent_tokens=tuple(AgentToken.objects.filter(valid, environment=slug).order_by("expires_at")[:1000]),

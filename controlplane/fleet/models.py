@@ -93,6 +93,8 @@ class Server(models.Model):
     primitives = models.JSONField(null=True)
     #: Pairs of a dependency and a measure that a limit counts, and in which no call has stated a cost.
     uncharged = models.JSONField(default=list, db_default=[])
+    #: A dependency, a limit of it, and the number that the vendor has stated to this pod, in a list of each.
+    seen = models.JSONField(default=list, db_default=[])
     #: Not stored: the API sets the part of its figures above which it is unhealthy.
     unhealthy_at: float = 1.0
 

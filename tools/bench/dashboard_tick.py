@@ -147,6 +147,7 @@ def write(pods, tick, *, opened=3, local=0):
             primitives=None,
             carries_counts=True,
             uncharged=[],
+            seen=[],
         )
         for pod in pods
     ]

@@ -47,7 +47,7 @@ _BREAKER_REASONS = {
     COOLING_DOWN: Reason.COOLING_DOWN,
 }
 
-#: What a vendor has stated is reported for this time.
+#: Pods report for this time what a vendor has stated.
 SEEN_S = 300.0
 
 # Members of enumerations are slow to look up in Python 3.11.
@@ -355,7 +355,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
                     self.settlements.at_most(charge.domain, ref, left, until)
 
     def seen(self) -> tuple[SeenLimit, ...]:
-        """What vendors have stated lately about the limits of the configuration."""
+        """The numbers that vendors have stated lately for the limits of the configuration."""
         since = monotonic() - SEEN_S
         for key, (_, at) in tuple(self.stated.items()):
             if at < since:

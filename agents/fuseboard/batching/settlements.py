@@ -19,7 +19,7 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: Corrections are collected for this time. Short, because a freed slot matters to waiting callers.
 WAIT_S = 0.005
-#: What a vendor has left waits longer for the company of others: each answer says it again.
+#: A vendor's figure waits longer for the company of others: each answer says it again.
 LEFT_WAIT_S = 0.2
 #: Redis is unavailable: see this much later whether it is back.
 LATER_S = 0.5

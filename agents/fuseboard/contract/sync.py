@@ -231,7 +231,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     primitives: Primitives | None = None
     #: Measures that limits count and no call of this pod has stated, since the limits last changed.
     uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MAX_UNCHARGED)] = ()
-    #: What vendors have stated to it in the last minutes.
+    #: The numbers that vendors have stated to it in the last minutes.
     seen: Annotated[tuple[SeenLimit, ...], Meta(max_length=MAX_SEEN)] = ()
 
 

@@ -1,1 +1,1 @@
-"""What the answers of a vendor say about its limits. Imported when the first client is guarded."""
+"""Reads what vendors say about their limits. Imported when the first client is guarded."""

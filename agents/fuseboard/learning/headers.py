@@ -60,7 +60,7 @@ _MOMENT_S = 1_000_000_000.0
 
 
 class StatedLimit(Struct, frozen=True):
-    """What one answer says about one limit of the vendor."""
+    """A limit of the vendor, as one answer states it."""
 
     measure: str
     limit: int

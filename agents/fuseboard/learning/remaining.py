@@ -1,4 +1,4 @@
-"""What a vendor has left of its limits, as a charge in our own counters.
+"""Charges in our own counters what others have spent of a vendor's limit.
 
 Others may use the same key: another cluster, a script, a person. No counter of ours sees them, but each
 answer of the vendor says what is left after them. ``lua/settle.lua`` charges the difference. It only ever
@@ -94,8 +94,9 @@ class Remaining:
 
 
 def left_of(limits: tuple[Limit, ...], stated: tuple[StatedLimit, ...]) -> dict[str, tuple[int, int]]:
-    """What is left of these limits, and the vendor's number, by name. Headers about no limit of ours are left
-    out.
+    """By name of our limits: the vendor's figures of what is left, and of how much there is.
+
+    Headers about no limit of ours are left out.
     """
     left: dict[str, tuple[int, int]] = {}
     for one in stated:

@@ -48,6 +48,7 @@ class Row(Struct, gc=False):
     primitives: dict[str, object] | None
     carries_counts: bool
     uncharged: list[list[str]]
+    seen: list[tuple[str, str, int]]
 
 
 #: Fields of ``PodLoad`` that pages display.
@@ -116,6 +117,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
         beat.carries_counts,
         [[one.dependency, one.measure] for one in server.beat.uncharged],
+        [(one.dependency, one.limit, one.said) for one in server.beat.seen],
     )
 
 

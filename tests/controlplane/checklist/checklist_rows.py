@@ -193,7 +193,14 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     head = Environment.objects.get(pk=production)
     put_figures()
     closed = [breaker("openai"), breaker("small-model")]
-    put_server("web-1", mode="shared", epoch=head.epoch, revision=head.revision, breakers=closed)
+    put_server(
+        "web-1",
+        mode="shared",
+        epoch=head.epoch,
+        revision=head.revision,
+        breakers=closed,
+        seen=[["openai", "rate", 500], ["small-model", "rate", 900]],
+    )
     receiver = Receiver.objects.create(
         environment=production, name="pager", url="https://hooks.example.com/x"
     )

@@ -83,6 +83,23 @@ def test_attempts_are_compared_with_the_slowest_route(rich: None) -> None:
         assert verdicts()["retry-time"] == verdict
 
 
+def test_a_limit_that_is_higher_than_the_vendor_states_needs_attention(rich: None) -> None:
+    def line() -> Any:
+        return next(line for line in checklist("production").lines if line.key == "limit-stated")
+
+    assert (line().verdict, line().found) == ("ok", "None is higher (2)")
+    put_server("web-2", seen=[["openai", "rate", 300]])
+    # Two pods differ: one of them may lie, or use another key.
+    assert (line().verdict, line().found) == ("ok", "None is higher (1)")
+    put_server("web-3", seen=[["openai", "rate", 300], ["openai", "removed", 1]])
+    assert (line().verdict, line().found) == (
+        "attention",
+        "1 of 2 are higher than the vendor allows: openai/rate is 500, the vendor states 300",
+    )
+    Server.objects.exclude(name="web-9").update(state="gone")
+    assert line().verdict == "unchecked"
+
+
 def test_a_busy_server_of_redis_needs_attention(rich: None) -> None:
     def line() -> Any:
         return next(line for line in checklist("production").lines if line.key == "redis-capacity")

@@ -85,7 +85,7 @@ NEVER = frozenset(
     caller state kind severity worst least_severity notified resolved_why runbook hash digest selector
     fingerprint service server boot gateway dependency pod mode zone address browser environment_roles
     service_roles agent_version config_hash config_status config_source config_error mode_cause
-    previous_boot breakers token share uncharged request_id trace_id action target_kind target positions
+    previous_boot breakers token share uncharged seen request_id trace_id action target_kind target positions
     refusals problem last_id figures from_state to_state cause server servers chosen run_id pods
     escalations changes measured counts rule url days begins ends zone steps result subject_kind
     disabled_because needs step reset who domain field counter measure cursors full reason ip user
