@@ -23,7 +23,7 @@ from fuseboard.batching.redis_question import (
     RedisAnswer,
 )
 from fuseboard.batching.settlements import Settlements
-from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.fleet_breaker import FleetBreaker, UncountedSuccesses
 from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
@@ -131,8 +131,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if not answer.granted:
             breaker.release_local_probe(tally)
             self._refuse_by_answer(lane, answer)
-        if breaker.tally is not tally:
-            self._check_again(lane, caller, answer)
+        if breaker.tally is not tally or breaker.remembered is not None:
+            self._check_again(lane, caller, answer, tally)
         if answer.maker is None:
             answer.maker, answer.mode = lane, self.health.mode
         if answer.token:
@@ -150,7 +150,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         """Raise ``Refused`` if what this pod knows already refuses the call."""
         breaker = lane.breaker
         self.refuse_by_memory(lane)
-        breaker.remembered = None
+        if breaker.remembered is not None and breaker.remembered.until <= monotonic():
+            breaker.remembered = None
         self._refuse_by_local_breaker(lane)
 
     def refuse_by_memory(self, lane: CallLane) -> None:
@@ -161,11 +162,16 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if (impossible := demand.impossible_limit) is not None:
             refusal = Refusal(breaker.reason_of(impossible), impossible.name)
             self.refuse(lane, refusal, demand.statuses(spent_limit=impossible.name))
-        if (remembered := breaker.remembered) is not None and (left_s := remembered.left_s(monotonic())) > 0:
-            self.refuse(lane, Refusal(remembered.reason, remembered.rule, left_s), demand.statuses())
+        self._refuse_by_last_answer(lane)
         if (remembered := demand.remembered) is not None and (left_s := breaker.refusals.left_s(demand)) > 0:
             spent = demand.statuses(spent_limit=remembered.rule)
             self.refuse(lane, Refusal(remembered.reason, remembered.rule, left_s), spent)
+
+    def _refuse_by_last_answer(self, lane: CallLane) -> None:
+        """Raise ``Refused`` if the last refusal of the breaker is still believed."""
+        remembered = lane.breaker.remembered
+        if remembered is not None and (left_s := remembered.left_s(monotonic())) > 0:
+            self.refuse(lane, Refusal(remembered.reason, remembered.rule, left_s), lane.demand.statuses())
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
@@ -178,9 +184,17 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
                 self.refuse(lane, Refusal(reason, breaker.name, wait_s), mode=LOCAL)
 
-    def _check_again(self, lane: CallLane, caller: Caller, answer: RedisAnswer) -> None:
-        """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
+    def _check_again(
+        self, lane: CallLane, caller: Caller, answer: RedisAnswer, tally: UncountedSuccesses
+    ) -> None:
+        """A breaker has changed while ``caller`` waited for its grant, and may be open now.
+
+        Or the pod has learned of a refusal meanwhile, or Redis has lost an open breaker.
+        """
         try:
+            if lane.breaker.tally is tally:
+                self._refuse_by_last_answer(lane)
+                return
             # An override starts no generation of the fleet's breaker.
             if (forced := self.forced_open(lane.breaker)) is not None:
                 self.refuse(lane, forced)
@@ -189,6 +203,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             else:
                 self._refuse_by_local_breaker(lane)
         except Refused:
+            lane.breaker.release_local_probe(tally)
             give_back(lane.breaker, lane.demand, caller)
             raise
 
@@ -238,9 +253,13 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         self.refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:
-        breaker, demand = lane.breaker, lane.demand
+        breaker, demand, now = lane.breaker, lane.demand, monotonic()
+        if (remembered := breaker.remembered) is not None and (left_s := remembered.until - now) > 0:
+            # Redis was asked again and does not answer, so its last refusal applies.
+            breaker.release_local_probe(breaker.tally)
+            refusal = Refusal(remembered.reason, remembered.rule, left_s)
+            self.refuse(lane, refusal, demand.statuses(), LOCAL)
         self.counters.decided_locally()
-        now = monotonic()
         blocked = self.local.take(demand, self.health.local_part, now)
         if blocked is not None:
             breaker.release_local_probe(breaker.tally)

@@ -127,7 +127,8 @@ class Domain(Protocol):
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str, sent_at: float) -> None:
         """Redis answered a question of ``sent_at`` in time. ``verdict`` is about the domain as a whole.
 
-        ``rest`` is the text of a breaker that is closed and unchanged, if the script read it.
+        ``rest`` is the text of a breaker that is closed and unchanged, if the script read it. It ends in
+        ``lost`` if Redis had lost the breaker that a pod knew.
         """
         ...
 

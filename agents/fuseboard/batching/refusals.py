@@ -31,6 +31,11 @@ class RememberedRefusal(Struct):
     #: Redis is asked again from this time on: what was spent may have been given back.
     believed_until: float = inf
 
+    @property
+    def ends(self) -> float:
+        """Until when Redis is not asked."""
+        return min(self.until, self.believed_until)
+
     def left_s(self, now: float) -> float:
         """How long it still applies; 0 when it has ended, or when Redis should be asked again."""
         return max(0.0, self.until - now) if now < self.believed_until else 0.0

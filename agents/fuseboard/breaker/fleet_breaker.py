@@ -6,7 +6,7 @@ docs/breakers.md has the table of all states.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from math import ceil
+from math import ceil, inf
 from time import monotonic
 
 from fuseboard.batching.demand import Demand, LimitRef
@@ -44,7 +44,7 @@ logger = logging.getLogger("fuseboard.limits")
 #: any moment.
 PROBE_BUSY_MEMORY_S = 0.1
 #: A refusal by the breaker is believed for this time. Then Redis is asked again: an operator may have ended
-#: the override, and this pod may have missed it.
+#: the override, and this pod may have missed it. If Redis does not answer, the refusal still applies.
 BELIEVED_S = 5.0
 #: A pod whose account is not served calls the vendor again after this time. Another pod may have another key.
 ACCOUNT_STOP_S = 60.0
@@ -181,6 +181,7 @@ class FleetBreaker:
     def override_ended(self) -> None:
         """The override was changed or ended: drop what was learned before."""
         self.told_at = monotonic()
+        self.remembered = None
         self._change_local(self.local.reset, "an override was changed or has ended")
         self.until = min(self.until, monotonic())
         self._on_change()
@@ -299,6 +300,8 @@ class FleetBreaker:
         self._guard = Piece(*self._figures, text, generation)
 
     def learned(self, verdict: int, generation: int, wait_us: int, rest: str, sent_at: float) -> None:
+        if self.remembered is not None and self._is_kept(verdict, generation, rest):
+            return
         if verdict == ADMITS and self.state is BreakerState.CLOSED and generation == self.generation:
             if rest:
                 self._rests(rest, generation)
@@ -313,6 +316,18 @@ class FleetBreaker:
             self._remember(Reason.PROBE_BUSY, now + min(seconds, PROBE_BUSY_MEMORY_S))
         if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
             self._see(state, generation, now + seconds)
+
+    def _is_kept(self, verdict: int, generation: int, rest: str) -> bool:
+        """Whether a refusal about which Redis was asked again applies on: Redis has lost the breaker."""
+        before, now = self.remembered, monotonic()
+        if before is None or before.left_s(now):
+            return False
+        self.remembered = None  # this answer replaces it
+        lost = generation < self.generation or rest.endswith("lost")
+        if verdict != ADMITS or not lost or before.until <= now:
+            return False
+        self._remember(before.reason, before.until)
+        return True
 
     def reason_of(self, limit: Limit) -> Reason:
         return refusal_reason(limit, Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT)
@@ -367,16 +382,18 @@ class FleetBreaker:
 
     def cool_down(self, milliseconds: int, generation: int) -> None:
         """The vendor asked not to be called: stop here at once, and report it to the fleet."""
-        until = monotonic() + milliseconds / 1000
-        if self.remembered is None or self.remembered.until < until:
-            self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, until)
+        self._stop(milliseconds / 1000)
         pending = self.pending.setdefault(generation, PendingReport())
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
     def stop_here(self) -> None:
         """The vendor does not serve the account of this pod: stop its calls, but not those of other pods."""
-        until = monotonic() + ACCOUNT_STOP_S
-        if self.remembered is None or self.remembered.until < until:
+        self._stop(ACCOUNT_STOP_S)
+
+    def _stop(self, seconds: float) -> None:
+        """Make no call for this time, whatever Redis says."""
+        until = monotonic() + seconds
+        if self.remembered is None or self.remembered.ends < until:
             self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, until)
 
     def reported(self, reply: list[int], decided_at: float) -> None:
@@ -399,8 +416,11 @@ class FleetBreaker:
         self._remember(Reason.BREAKER_OPEN, self.until)
 
     def _remember(self, reason: Reason, until: float) -> None:
-        """Repeat this refusal of Redis until then, or until Redis is asked again."""
-        self.remembered = RememberedRefusal(reason, self.name, until, monotonic() + BELIEVED_S)
+        """Repeat this refusal of Redis until then, or until Redis is asked again. A longer stop stays."""
+        refusal = RememberedRefusal(reason, self.name, until, monotonic() + BELIEVED_S)
+        before = self.remembered
+        if before is None or before.believed_until < inf or before.until < refusal.ends:
+            self.remembered = refusal
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation

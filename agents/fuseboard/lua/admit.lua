@@ -41,8 +41,8 @@
 --   generation   of the breaker; 0 without a breaker
 --   wait         us until asking again can succeed, when the verdict refuses; else 0
 --   now          store time in us
---   rest         text of the breaker, if it was read and is closed and unchanged, or of an
---                incarnation that is not the one last seen; else ''
+--   rest         text of the breaker, if it was read and is closed and unchanged; `lost` if this pod knew
+--                one that is missing; text of an incarnation that is not the one last seen; else ''
 --   figures      when there was enough for all: per limit, what is left. Otherwise:
 --     per group    granted, the limit that refused the rest (0 none, -1 the breaker), its wait in us
 --     per limit    left, calls a shadow limit would have refused, 1 if unreadable

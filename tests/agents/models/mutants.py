@@ -283,8 +283,8 @@ MUTANTS = [
     Mutant(
         "a breaker that lets traffic grow back rests",
         "admit",
-        "if verdict == ADMITS and not texts[1] and not texts[3] and not before and not part then rest = texts[2] end",
-        "if verdict == ADMITS and not texts[1] and not texts[3] and not before then rest = texts[2] end",
+        "if verdict == ADMITS and not texts[1] and not texts[3] and not part then\n",
+        "if verdict == ADMITS and not texts[1] and not texts[3] then\n",
     ),
     Mutant("a breaker that was lost is a new one", "admit", "asked[10] > 0 and 'lost' or 'new'", "'new'"),
     Mutant(

@@ -66,7 +66,9 @@ if cool and cool > now and cool <= now + 3600000000 and
     verdict, wait = COOLING_DOWN, cool - now
 end
 generation = breaker.generation
-if verdict == ADMITS and not texts[1] and not texts[3] and not before and not part then rest = texts[2] end
+if verdict == ADMITS and not texts[1] and not texts[3] and not part then
+    if not before then rest = texts[2] elseif breaker.cause == 'lost' then rest = 'lost' end
+end
 
 function write_guard()
     if verdict == PROBES or before then
