@@ -44,6 +44,12 @@ class Entry(models.Model):
         indexes = (
             models.Index(fields=["environment", "-at", "-id"], name="entry_newest_first"),
             models.Index(fields=["target_kind", "target_name", "-id"], name="entry_by_target"),
+            # Budgets read these every few seconds.
+            models.Index(
+                fields=["environment", "-at"],
+                condition=models.Q(action="counter.cleared"),
+                name="entry_of_cleared_counter",
+            ),
             # The audit is never deleted. Most entries have none of these.
             *(
                 models.Index(

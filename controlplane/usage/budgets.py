@@ -100,6 +100,17 @@ class _Counter:
     tier: str
     row: Any
 
+    @property
+    def dependency(self) -> str:
+        """Empty for requests to the service itself."""
+        named = self.row.dependency
+        return str(named.name if self.source == "vendor" else named)
+
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """Tenant, dependency and limit."""
+        return self.tenant, self.dependency, self.row.name
+
 
 def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) -> Budgets:
     """The most spent first. ``busy``: tenants and quotas whose tier's budgets are listed too.
@@ -119,10 +130,7 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
             _UNREAD if texts is None else texts[one.key],
             now,
             lives_ms=lives.get(one.key, 0),
-            since=max(
-                counted.get(one.row.dependency.name if one.source == "vendor" else "", 0.0),
-                cleared.get(_named(one), 0.0),
-            ),
+            since=max(counted.get(one.dependency, 0.0), cleared.get(one.named, 0.0)),
         )
         for one in chosen
     ]
@@ -140,13 +148,6 @@ def _counted_since(environment: str) -> dict[str, float]:
     first = 0.0 if until is None else until.timestamp()
     rows = Entity.objects.filter(environment=environment, kind__in=(FLEET.number, DEPENDENCY.number), sub="")
     return {name: max(first, at.timestamp()) for name, at in rows.values_list("name", "first_at")}
-
-
-def _named(counter: _Counter) -> tuple[str, str, str]:
-    """Tenant, dependency and limit."""
-    vendor = counter.source == "vendor"
-    dependency = counter.row.dependency.name if vendor else counter.row.dependency
-    return counter.tenant, dependency, counter.row.name
 
 
 def _cleared(environment: str, now: float) -> dict[tuple[str, str, str], float]:
@@ -249,12 +250,11 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0, sinc
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     since = min(max(began, since), now)
     early = now - since < _TOO_EARLY * (ends - began)
-    is_vendor = counter.source == "vendor"
     return made_from(
         Budget,
         row,
         tenant=counter.tenant,
-        dependency=row.dependency.name if is_vendor else row.dependency,
+        dependency=counter.dependency,
         source=counter.source,
         tier=counter.tier,
         began=began,

@@ -182,6 +182,18 @@ def test_a_budget_that_is_counted_for_minutes_is_not_projected_from_the_begin_of
     assert "Too early to project" in vendor
 
 
+def test_a_quota_on_a_dependency_is_projected_from_the_first_call_to_it(
+    log_in: Any, production: str, limits: Any
+) -> None:
+    """Pods were there for a year, and called the dependency for 4 minutes."""
+    edits.set_tenant_quota(tenant="acme-retail", quota="calls", dependency="search", limit=1_000, **USUAL)
+    spend(limits, keys.dependency_quota(production, "search", "acme-retail", "calls"), 20)
+    thing(FLEET, "", first_at=timezone.now() - timedelta(days=400))
+    thing(DEPENDENCY, "search", first_at=timezone.now() - timedelta(minutes=4))
+    (row,) = rows(log_in)
+    assert "Too early to project" in row
+
+
 def test_vendor_limits_and_tiers_of_busy_tenants_are_budgets_too(
     log_in: Any, production: str, limits: Any
 ) -> None:
