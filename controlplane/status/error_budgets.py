@@ -89,7 +89,7 @@ class ErrorBudget:
     asked: int
     #: Failed or refused.
     bad: int
-    #: Hours of the 28 days that are measured, at least in part.
+    #: Seconds of the 28 days that are measured, at least in part.
     known_s: int
     burn_1h: float | None
     burn_6h: float | None

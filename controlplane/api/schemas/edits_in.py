@@ -80,6 +80,8 @@ Environment = Path[Slug]
 Subject = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_subject)]
 Reason = Annotated[str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(lines)]
 Text = Annotated[str, Field(max_length=200), AfterValidator(one_line)]
+#: A name that a list is filtered by; empty for any.
+Match = Annotated[str, Field(max_length=300), AfterValidator(one_line)]
 Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
 Note = Annotated[str, Field(max_length=500), AfterValidator(lines)]
 BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]

@@ -1,26 +1,20 @@
 """The error budgets of dependencies and of quotas of tenants."""
 
-from typing import Annotated
-
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
-from pydantic import AfterValidator, Field
 
-from controlplane.api.schemas.edits_in import Environment, one_line
+from controlplane.api.schemas.edits_in import Environment, Match
 from controlplane.api.schemas.error_budgets import BudgetsOfAll, ErrorBudgetsOut
 from controlplane.policies.document import environment_of
 from controlplane.status.error_budgets import ErrorBudgets, dependency_budgets, tenant_budgets
 
 router = Router()
 
-#: Empty for all.
-Name = Annotated[str, AfterValidator(one_line), Field(max_length=300)]
-
 
 @router.get("", response=ErrorBudgetsOut)
 def list_error_budgets(
-    request: HttpRequest, environment: Environment, dependency: Name = "", tenant: Name = ""
+    request: HttpRequest, environment: Environment, dependency: Match = "", tenant: Match = ""
 ) -> BudgetsOfAll:
     """How much of each error budget of the last 28 days is left, the most spent first, at most 50 of a kind.
 

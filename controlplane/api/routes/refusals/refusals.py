@@ -1,18 +1,17 @@
 """Refused requests and calls: how many, samples of them, and what one of them means."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router
-from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.pages import newest_page
 from controlplane.api.http.parsing import QueryIn
-from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, one_line
+from controlplane.api.schemas.edits_in import Environment, Match, PageSize, RowId
 from controlplane.api.schemas.refusals import (
     ExplainedOut,
     ExplainIn,
@@ -31,10 +30,6 @@ from controlplane.refusals.tries import take_try
 from controlplane.status.refusals import Filter, breakdown, explained, samples_of
 
 router = Router()
-
-
-#: Empty for any.
-Match = Annotated[str, AfterValidator(one_line), Field(max_length=300)]
 
 
 class RefusalsQuery(QueryIn):
