@@ -59,10 +59,9 @@ class AlertPlot:
     @property
     def sentence(self) -> str:
         """The chart in words."""
-        if not self.points:
+        if (highest := self.highest) is None:
             return "No figure of this alert is stored."
-        last_at, last = self.points[-1]
-        at, most = self.highest or (last_at, "")
+        (at, most), (last_at, last) = highest, self.points[-1]
         return (
             f"{self.words_of(last)} at {clock(last_at)} UTC; the highest point drawn is {most} at {clock(at)}"
             f" UTC. {self.threshold.words} {self.threshold.clear_words}"

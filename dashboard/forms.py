@@ -75,7 +75,7 @@ class WholeNumberField(forms.IntegerField):
         super().__init__(min_value=least, max_value=most, error_messages=errors, **options)
 
     def to_python(self, value: Any) -> int | None:
-        if not (text := str(value or "").strip()):
+        if value is None or not (text := str(value).strip()):
             return None
         if (number := _whole(text)) is None:
             raise forms.ValidationError(self.error_messages["invalid"])

@@ -10,6 +10,7 @@ from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.audit.models import Entry
+from dashboard.views.alerts import incidents as incident_views
 from tests.controlplane.alerts.test_alert_evaluator import ADA
 from tests.dashboard.shown import text_of
 from tests.dashboard.test_alerts_page import alert
@@ -247,3 +248,20 @@ def test_an_incident_says_who_forced_its_breaker_open(log_in: Any) -> None:
     found = text_of(text(olga, f"/incidents/{row.pk}"))
     assert "payments-api is forced open by olga until " in found
     assert "payments-api was open" in found
+
+
+def test_a_closed_incident_does_not_build_the_fleet(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, olga = incident(), log_in("olga")
+    built, recent_live = [], incident_views.recent_live
+
+    def counted(environment: str) -> Any:
+        built.append(environment)
+        return recent_live(environment)
+
+    monkeypatch.setattr(incident_views, "recent_live", counted)
+    olga.get(f"/incidents/{row.pk}")
+    assert built == ["production"], "once for all of its dependencies"
+    Incident.objects.update(closed_at=timezone.now())
+    page = text_of(text(olga, f"/incidents/{row.pk}"))
+    assert "payments-api was open" in page
+    assert built == ["production"]

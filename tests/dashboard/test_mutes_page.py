@@ -38,7 +38,10 @@ def test_from_an_alert_to_its_mute_and_back(log_in: Any) -> None:
     page = text(olga)
     assert "<b>Muted</b> until" in page
     assert "UTC by olga. <q>the vendor maintains its database</q>" in page
-    page = olga.post("/alerts", {"end_mute": Mute.objects.get().pk}, follow=True).content.decode()
+    ending = {"end_mute": Mute.objects.get().pk}
+    assert olga.post("/alerts", ending | {"from": "nonsense"}).status_code == 422
+    assert Mute.objects.get().ended_at is None, "a refused form changes nothing"
+    page = olga.post("/alerts", ending, follow=True).content.decode()
     assert "Mute ended: A breaker is open, dependency payments-api." in page
     assert "<b>Muted</b>" not in page
     assert Entry.objects.filter(action="mute.ended", actor="olga").exists()

@@ -58,6 +58,8 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     version = str(Template.objects.get(name="standard").version)
     remove = {"act": "remove", "version": version, "reason": WHY}
     assert "followed by 2 limits of 1 tier and 1 tenant" in page(client.post(where, remove), 422)
+    kept = page(client.post(where, remove | {"instead": "use:wide", "reason": "x"}), 422)
+    assert '<option value="use:wide" selected>' in kept, "what was chosen is kept"
     assert client.post(where, remove | {"instead": "use:wide"}).status_code == 302
     assert TierQuota.objects.get(tier__name="pro").limit == 5000
     assert not Template.objects.filter(name="standard").exists()

@@ -6,6 +6,9 @@ import pytest
 from editor_steps import base_of, bulk_shown
 from form_reading import forms_to_fill, page_of
 
+from dashboard.forms import WholeNumberField
+from dashboard.views.tenants import bulk
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 WHY = "CHG-4821 vendor maintenance"
@@ -125,9 +128,22 @@ def test_a_number_may_have_blanks_around_it_and_the_commas_of_pages(log_in: Any)
     assert Tier.objects.get(name="pro").wait_ms == 2_500
 
 
+def test_a_number_that_is_one_already_stays_what_it_is() -> None:
+    assert [WholeNumberField(0, 5).clean(value) for value in (0, 5, " 5 ")] == [0, 5, 5]
+
+
 def test_a_quota_that_a_tenant_does_not_have_yet_needs_its_window(log_in: Any) -> None:
     """The page showed ``tenants.acme-retail.quotas.new.window_s`` beside another field."""
     ada, typed = log_in("ada"), BULK | {"quota": "new", "window_s": "", "reason": WHY}
     html = ada.post("/tenants/bulk", typed | bulk_shown(ada, typed)).content.decode()
     said = "acme-retail has no quota new yet: fill in this field, too."
     assert page_of(html).errors["f-window_error"] == said
+
+
+def test_what_else_is_wrong_is_shown_beside_a_missing_window() -> None:
+    missing = "tenants.acme-retail.quotas.new.window_s: A new limit needs this."
+    other = "tenants.globex.quotas.new.burst: Only a token bucket has a burst."
+    assert bulk._placed("quota", {"change": [missing, other]}) == {
+        "window_s": ["acme-retail has no quota new yet: fill in this field, too."],
+        "limit": [other],
+    }

@@ -83,14 +83,13 @@ class EndMuteForm(EditForm):
 
     def save(self) -> str:
         check(self.request.user, "mute_alerts", environment_in(self.request), service="")
-        only_period = "end_period" in self.data
+        self.then, only_period = _back(self.request), "end_period" in self.data
         row = end_mute(
             number=whole(self.cleaned_data["end_period" if only_period else "end_mute"], "mute"),
             only_period=only_period,
             reason="Ended on the Alerts page",
             **self.common,
         )
-        self.then = _back(self.request)
         return ended_text(row)
 
 

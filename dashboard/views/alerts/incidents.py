@@ -24,7 +24,7 @@ from controlplane.alerts.incidents.timeline import MAX, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.rules.texts import past
-from controlplane.alerts.state.stored_alerts import stored
+from controlplane.alerts.state.stored_alerts import StoredAlert, stored
 from controlplane.errors import NotFound
 from controlplane.phrases import moment
 from controlplane.status.breakers import PHRASES
@@ -177,6 +177,13 @@ def incident_now(request: HttpRequest, number: int) -> HttpResponse:
     return render(request, "dashboard/incident.html#now", context)
 
 
+def _affected(row: Incident, alerts: Iterable[StoredAlert]) -> list[dict[str, str]]:
+    """The dependencies of the alerts, and how their breakers are now, until the incident is closed."""
+    names = sorted({one.dependency for one in alerts} - {""})
+    live = recent_live(row.environment) if names and row.closed_at is None else None
+    return [{"name": name, "now": _now_words(live.breaker(name)) if live else ""} for name in names]
+
+
 def _now_words(found: Breaker | None) -> str:
     """How the breaker is now, which its alert does not say: a person may have forced it open."""
     if found is None:
@@ -192,7 +199,7 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
     keys = {alert.key: alert for alert in context["rows"]}
     others = incidents(row.environment).filter(merged_into=None).exclude(pk=row.pk)
     context |= {
-        "splittable": [(alert.id, alert.text) for alert in keys.values()] if len(keys) > 1 else [],
+        "splittable": [(alert.id, alert.words) for alert in keys.values()] if len(keys) > 1 else [],
         "targets": [
             (one["incident"].pk, f"{one['incident'].pk}: {one['title']}")
             for one in _shown(others[:_MAX_TARGETS])
@@ -204,16 +211,13 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
 
 def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     every = text_parameter(request, "lines") == "all"
-    most, live = MAX if every else _LINES, recent_live(row.environment)
+    most = MAX if every else _LINES
     lines = timeline(row, most=most)
     alerts = [stored(alert) for alert in alerts_of(row)]
-    names = sorted({one.subject.name for one in alerts if one.subject.kind == "breaker"})
     return {
         **_shown([row])[0],
         "rows": alerts,
-        "affected": [
-            {"name": name, "now": "" if row.closed_at else _now_words(live.breaker(name))} for name in names
-        ],
+        "affected": _affected(row, alerts),
         "books": sorted({one.runbook for one in alerts if one.runbook}),
         "lines": lines[:most],
         "more": len(lines) > most,

@@ -237,7 +237,14 @@ def _page(
             *((f"tier:{name}", f"tier {name}") for name in names_of(Tier, environment)),
             *((f"dependency:{name}", f"dependency {name}") for name in names_of(Dependency, environment)),
         ],
-        others=list(names_of(Template, environment).exclude(pk=row.pk)),
+        instead=[
+            ("", f"Choose what happens to {count}"),
+            ("keep", "Keep their current values"),
+            *(
+                (f"use:{name}", f"Use {name} instead")
+                for name in names_of(Template, environment).exclude(pk=row.pk)
+            ),
+        ],
         beside=_beside(extra.get("act", ""), bool(count.limits)),
         **{"errors": {}, "act": "", "typed": {}, **extra},
     )

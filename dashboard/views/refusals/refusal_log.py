@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.phrases import count
 from controlplane.refusals.samples import IN_FILE, samples_as_csv
 from controlplane.refusals.top_lists import (
     CALLS_BY_DEPENDENCY,
@@ -123,8 +124,7 @@ def _sentences(
         yield f"{window_words(counted_since(tops, start) if counted is None else start, end)}."
     if tops is not None and lists:
         if tops.stored_since is not None and not tops.whole:
-            refused = round(tops.refused(Of.REQUESTS))
-            requests = "1 refused request" if refused == 1 else f"{refused:,} refused requests"
+            requests = count(round(tops.refused(Of.REQUESTS)), "refused request", grouped=True)
             yield f"The lists begin at {tops.stored_since:%-d %b %H:%M} UTC, with {requests}."
         yield from _most_refused(environment, tops, start, end)
         yield from _calls(tops)

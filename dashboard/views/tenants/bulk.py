@@ -135,17 +135,16 @@ def _placed(act: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str
     """Return errors by the field of the form."""
     found: dict[str, list[str]] = {}
     for where, texts in errors.items():
-        if told := [known for text in texts if (known := _MISSING.fullmatch(text))]:
-            # The errors of a plan name the tenant and the column.
-            for one in told:
-                text = f"{one['tenant']} has no quota {one['quota']} yet: fill in this field, too."
-                found.setdefault(one["column"], [text])
-            continue
         column = where.rpartition(".")[2]
         field = _FIELDS.get(act, "") if column in ("change", "parent", "tier", "quotas") else column
-        found.setdefault({"scale_percent": "percent", "remove_quotas": "quota"}.get(field, field), []).extend(
-            texts
-        )
+        field = {"scale_percent": "percent", "remove_quotas": "quota"}.get(field, field)
+        for text in texts:
+            if one := _MISSING.fullmatch(text):
+                # The errors of a plan name the tenant and the column. One tenant is enough.
+                said = f"{one['tenant']} has no quota {one['quota']} yet: fill in this field, too."
+                found.setdefault(one["column"], [said])
+            else:
+                found.setdefault(field, []).append(text)
     return found
 
 

@@ -1,5 +1,6 @@
 """Each alert rule fires when it should and not when it should not. No database, no clock."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from controlplane.alerts.lifecycle import AlertEvent, AlertState, advance
 from controlplane.alerts.people.rule_words import RULE_CHOICES, RULES_TO_MUTE, sentence_of
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import Finding, Subject
+from controlplane.alerts.rules.texts import past
 from controlplane.alerts.state.evaluate import FirstSeen, evaluate
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import FleetFigures, TenantFigures
@@ -39,6 +41,10 @@ from tests.controlplane.alerts.lock_alert_cases import LOCK_CASES
 from tests.controlplane.alerts.store_alert_cases import LOCAL, STORE_CASES
 from tests.controlplane.alerts.traffic_alert_cases import TRAFFIC_CASES
 
+#: Texts without a verb in the present, or about a moment to come.
+SAME_IN_THE_PAST = re.compile(
+    "heartbeat|in a drill|fallback|pressure|unhealthy|failed|went|rejected|shed|Overdue|expires|ends|was"
+)
 #: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
 CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
@@ -309,6 +315,15 @@ def test_a_rule_fires_when_its_test_is_true_and_only_then(
     finding = found(fires)[rule]
     assert f"{finding.text}. {finding.detail}" == text
     assert rule not in found(quiet)
+
+
+@pytest.mark.parametrize(("rule", "fires", "_text", "_quiet"), CASES)
+def test_the_text_of_a_rule_has_a_past_tense(
+    rule: tuple[str, str], fires: Facts, _text: str, _quiet: Facts
+) -> None:
+    """ "No gateway reports" stood in the present among alerts that are over."""
+    text = found(fires)[rule].text
+    assert past(text) != text or SAME_IN_THE_PAST.search(text), text
 
 
 def test_every_rule_has_a_case() -> None:
