@@ -116,6 +116,7 @@ def agent_user(environment: str, password: str, profile: str = STANDARD, more: S
         _domain(keys.breaker(environment, "")),
         _domain(keys.tenant_quota(environment, "", "")),
         _domain(keys.subject_limit(environment, "", "")),
+        _domain(keys.account_stop(environment, "")),
         keys.ramp(environment),
         keys.incarnation(environment),
     ]

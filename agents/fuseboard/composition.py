@@ -4,17 +4,20 @@ from collections.abc import Callable
 from secrets import token_hex
 from time import monotonic
 
+from fuseboard.admission.account_stops import AccountStops
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.guarded_calls import GuardedCalls
 from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
 from fuseboard.calling.retries import Capacity, Retries
@@ -81,6 +84,15 @@ def compose_admission(
         decisions=decisions,
     )
     guards = CallGuards(configuration, monotonic)
+    breakers: dict[str, FleetBreaker] = {}
+    stops = AccountStops(
+        environment=environment,
+        server=server,
+        configuration=configuration,
+        store=drill_store,
+        health=health,
+        breakers=breakers,
+    )
     calls = CallAdmission(
         environment=environment,
         configuration=configuration,
@@ -95,12 +107,15 @@ def compose_admission(
         guards=guards,
         probes=Probes(lambda breaker: reports.add(breaker, urgent=True)),
         on_change=on_change,
+        stops=stops,
+        breakers=breakers,
     )
     return Admission(
         store=drill_store,
         redis_fallback=redis_fallback,
         requests=requests,
         calls=calls,
+        accounts=AccountDomains(environment, settlements),
         guarded=GuardedCalls(calls, guards),
     )
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from fuseboard.contract.budget_limits import BudgetLimit
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Period, Reason
 
@@ -33,19 +35,24 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     #: The period of a calendar limit.
     period: Period | None = None
     time_zone: str = "UTC"
+    #: The fate of calls when it is spent; ``None`` if it is not a budget.
+    at_spent: AtSpent | None = None
+    #: A budget that degrades is spent: choose something cheaper.
+    degraded: bool = False
 
     @classmethod
     def of(cls, limit: Limit) -> Self:
         """The status of a limit before anything is known about its use."""
         return cls(
             name=limit.name,
-            limit=limit.limit,
+            limit=limit.amount if isinstance(limit, BudgetLimit) else limit.limit,
             window_ms=limit.window_ms,
             algorithm=limit.algorithm,
             measure=limit.measure,
             shadow=limit.shadow,
             period=limit.period,
             time_zone=limit.time_zone,
+            at_spent=limit.at_spent if isinstance(limit, BudgetLimit) else None,
         )
 
     def __str__(self) -> str:
@@ -160,6 +167,13 @@ class Decision(Struct, frozen=True, kw_only=True):
     #: The signer of ``refusal_token``. It is for the agent alone.
     signer: Signer | None = None
 
+    @property
+    def degraded(self) -> bool:
+        """A budget that degrades is spent. The call may be made, but the caller should choose something
+        cheaper. Known when Redis decides.
+        """
+        return any(status.degraded for status in self.limits)
+
     def for_another_call(self) -> "Decision":
         """The decision of another call that was decided with this one."""
         for charge in self.charges:
@@ -256,6 +270,8 @@ class Permit(Struct, kw_only=True, gc=False):
     probe: Any = None
     #: The vendor does not serve the account of this pod. For the agent alone.
     account_refused: bool = False
+    #: It serves no pod with that account: not the key is wrong, but its credit is spent, or it is closed.
+    account_spent: bool = False
     #: ``count`` adds up here what the call has used so far, by measure. For the agent alone.
     counted: dict[str, int] | None = None
 

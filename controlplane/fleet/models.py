@@ -95,6 +95,8 @@ class Server(models.Model):
     uncharged = models.JSONField(default=list, db_default=[])
     #: A dependency, a limit of it, and the number that the vendor has stated to this pod, in a list of each.
     seen = models.JSONField(default=list, db_default=[])
+    #: Whether it enforces budgets.
+    enforces_budgets = models.BooleanField(default=False, db_default=False)
     #: Not stored: the API sets the part of its figures above which it is unhealthy.
     unhealthy_at: float = 1.0
 

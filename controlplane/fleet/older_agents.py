@@ -35,6 +35,11 @@ def dividing_words(environment: str) -> str:
     return _words(pods, "a tier has only its share of each bulkhead there, also if no other tier calls.")
 
 
+def unenforced_words(environment: str) -> str:
+    """The pods that enforce no budget; empty if there are none."""
+    return _words(_live(environment).filter(enforces_budgets=False), "no budget applies there. Update them.")
+
+
 def _live(environment: str) -> QuerySet[Server]:
     return Server.objects.filter(environment=environment, state__in=_LIVE)
 

@@ -60,6 +60,7 @@ from fuseboard.contract.words import (
     Reason,
     WhenFull,
 )
+from tests.contract.budget_examples import BUDGETS
 from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import (
     ALONE,
@@ -440,6 +441,8 @@ EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
     "policy.1.smallest.json": SMALLEST_POLICY,
     "tenant.1.json": TENANT,
+    **BUDGETS,
+    "sync_request.enforces_budgets.json": msgspec.structs.replace(SMALLEST_REQUEST, enforces_budgets=True),
     "tenant.1.smallest.json": TenantRecord(tier="free"),
     "sync_request.1.json": REQUEST,
     "sync_request.1.smallest.json": SMALLEST_REQUEST,

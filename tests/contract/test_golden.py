@@ -5,6 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fuseboard.contract.budget_limits import limit_of
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.policy import (
     Policy,
     PolicyError,
@@ -153,6 +155,36 @@ def test_a_policy_that_contradicts_itself_is_refused_naming_the_field(old, new, 
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
+        (b'"measure":"tokens"', b'"measure":"calls"', "gpt.budgets.tokens.measure"),
+        (b"Europe/Berlin", b"Europe/Bonn", "openai-main.budgets.monthly.time_zone"),
+        (b'"name":"spare"', b'"name":"openai-main"', "accounts"),
+        (b'{"name":"spare"}', b'{"name":"spare","pools":["gpt"]}', "accounts.pools"),
+    ],
+)
+def test_accounts_and_budgets_that_contradict_themselves_are_refused_naming_the_field(old, new, named):
+    document = golden("policy.budgets.json")
+    assert old in document
+    with pytest.raises(PolicyError, match=named):
+        decode_policy(document.replace(old, new))
+
+
+def test_a_budget_with_a_word_of_a_later_release_does_not_refuse_the_policy():
+    document = golden("policy.budgets.json").replace(b'"at_100":"degrade"', b'"at_100":"invented"')
+    (account, _) = decode_policy(document).accounts
+    assert account.budgets[0].at_100 == "invented"
+    assert limit_of(account.budgets[0]).at_spent is AtSpent.STOP
+
+
+@pytest.mark.parametrize("amount", [-1, 2**53, 2**63])
+def test_a_budget_is_exact_or_refused(amount):
+    document = golden("tenant.budgets.json").replace(b"900000", b"%d" % amount)
+    with pytest.raises(msgspec.ValidationError):
+        decode_tenant(document)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
         (b'"shares":[60,30,10]', b'"shares":[60,30,11]', "openai.protection.bulkhead.shares"),
         (b'"cap_ms":60000', b'"cap_ms":999', "openai.protection.retry.cap_ms"),
         (b'"shed_hard_at":95', b'"shed_hard_at":59', "protection.shedding.shed_hard_at"),
@@ -184,6 +216,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             carries_counts=True,
             uncharged=UNCHARGED,
             seen=SEEN,
+            enforces_budgets=True,
         ),
         SEEN[0],
         UNCHARGED[0],

@@ -48,11 +48,19 @@ KEYS = {
     keys.member_quota(
         "production", "acme", "ann", "requests"
     ): "fb1:production:{t:8c3723ac2be0a966c541}:of:b7945eee83b3a02cb28c:quota:requests",
+    keys.dependency_budget("production", "openai", "daily"): "fb1:production:{d:openai}:budget:daily",
+    keys.tenant_budget("production", "acme", "daily"): "fb1:production:{t:8c3723ac2be0a966c541}:budget:daily",
+    keys.member_budget(
+        "production", "acme", "ann", "daily"
+    ): "fb1:production:{t:8c3723ac2be0a966c541}:of:b7945eee83b3a02cb28c:budget:daily",
+    keys.account_budget("production", "main", "daily"): "fb1:production:{a:main}:budget:daily",
+    keys.budget_mark("fb1:production:{a:main}:budget:daily"): "fb1:production:{a:main}:budget:daily:mark",
+    keys.account_stop("production", "main"): "fb1:production:{a:main}:stop",
 }
 
 
-#: Made of a limit's key.
-OFFLINE = {"offline_totals", "offline_told"}
+#: Made of the key of a limit or of a budget.
+OFFLINE = {"offline_totals", "offline_told", "budget_mark"}
 
 
 @pytest.mark.parametrize(("key", "text"), KEYS.items())

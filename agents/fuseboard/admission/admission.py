@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.breaker.ended_overrides import EndedOverrides
+from fuseboard.calling.cheaper_source import has_cheaper_source
 from fuseboard.contract.sync import MAX_UNCHARGED, BreakerView, Uncharged
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Decision, Permit
@@ -54,6 +57,7 @@ class Admission:
         redis_fallback: RedisFallback,
         requests: RequestAdmission,
         calls: CallAdmission,
+        accounts: AccountDomains,
         guarded: GuardedCalls,
     ) -> None:
         #: Pretends in a drill that Redis is slow or unavailable.
@@ -70,6 +74,7 @@ class Admission:
         self.reports = calls.reports
         self._requests = requests
         self.calls = calls
+        self._accounts = accounts
         #: The calls to dependencies that have a protection.
         self.guarded = guarded
         self.guards = calls.guards
@@ -99,6 +104,7 @@ class Admission:
         self.settlements.stop()
         self.batcher.close()
         self.redis_fallback.drain.stop()
+        self.redis_fallback.budgets.stop()
         await asyncio.sleep(0)
         # Together, so that both end within the time of one.
         await asyncio.gather(self._ended_overrides.stop(), self.health.stop())
@@ -244,30 +250,81 @@ class Admission:
 
     def _question(self, wanted: WantedCall) -> Callable[[CallLane], Coroutine[Any, Any, Permit]]:
         """The shared question of a call."""
-        if wanted.tenant and wanted.spend_quota:
-            return lambda lane: self._spend_quotas(lane, lane.costs)
-        if wanted.tenant and wanted.spend_costs and len(wanted.costs) > 1:
-            return lambda lane: self._spend_quotas(lane, _without_calls(lane.costs))
-        return self.calls.admit
+        ask = self._question_of_domains(wanted)
+        # Only other costs than calls have budgets.
+        if len(wanted.costs) > 1 and has_cheaper_source():
+            return lambda lane: self._ask_unless_degraded(lane, ask)
+        return ask
 
-    async def _spend_quotas(self, lane: CallLane, costs: Costs) -> Permit:
-        """Admit a call that also spends the quotas of its tenant on requests."""
-        decision = await self._requests.admit(lane.tenant, costs, NO_SUBJECT)
-        if not decision.allowed:
-            raise Refused(decision)
+    def _question_of_domains(self, wanted: WantedCall) -> Callable[[CallLane], Coroutine[Any, Any, Permit]]:
+        spends_quotas = wanted.tenant and (
+            wanted.spend_quota or (wanted.spend_costs and len(wanted.costs) > 1)
+        )
+        has_budgets = len(wanted.costs) > 1 and self.configuration.snapshot.account_of(wanted.dependency)
+        if not spends_quotas and not has_budgets:
+            return self.calls.admit
+        return lambda lane: self._ask_every_domain(lane, wanted)
+
+    async def _ask_every_domain(self, lane: CallLane, wanted: WantedCall) -> Permit:
+        """Ask the tenant, the account and the dependency, in this order. All must admit the call.
+
+        The call may also spend the quotas of its tenant on requests. If one refuses, or the caller is
+        cancelled, what the others charged is given back.
+        """
+        before: list[Decision] = []
         try:
+            if lane.tenant and wanted.spend_quota:
+                await self._spend_quotas(lane, lane.costs, before)
+            elif lane.tenant and wanted.spend_costs and len(lane.costs) > 1:
+                await self._spend_quotas(lane, _without_calls(lane.costs), before)
+            await self._spend_budgets(lane, before)
             permit = await self.calls.admit(lane)
         except BaseException:
-            self.give_back(decision)
+            for decision in before:
+                self.give_back(decision)
             raise
-        if not decision.charges:
+        charges = tuple([charge for decision in before for charge in decision.charges])
+        if not charges:
             return permit
-        charges = decision.charges + permit.decision.charges
-        permit.made = msgspec.structs.replace(permit.decision, charges=charges)
+        budgets = tuple([limit for decision in before for limit in decision.limits if limit.at_spent])
+        own = permit.decision
+        permit.made = msgspec.structs.replace(own, charges=charges + own.charges, limits=own.limits + budgets)
         if permit.tally is not None:
             # The tenant's quotas may hold slots. Only a full report frees them, so this permit has no tally.
             permit.tally, permit.local_generation = None, permit.tally.local_generation
         return permit
+
+    async def _ask_unless_degraded(
+        self, lane: CallLane, ask: Callable[[CallLane], Coroutine[Any, Any, Permit]]
+    ) -> Permit:
+        """Refuse a call that a spent budget only degrades: its caller has a cheaper source."""
+        permit = await ask(lane)
+        spent = next((limit for limit in permit.decision.limits if limit.degraded), None)
+        if spent is None:
+            return permit
+        self.calls.report(permit, Outcome.NEUTRAL, 0, None)
+        self.give_back(permit.decision)
+        self.calls.refuse(lane, Refusal(Reason.BUDGET_SPENT, spent.name), permit.decision.limits)
+
+    async def _spend_quotas(self, lane: CallLane, costs: Costs, before: list[Decision]) -> None:
+        """Spend the quotas and budgets of the tenant."""
+        decision = await self._requests.admit(lane.tenant, costs, NO_SUBJECT)
+        if not decision.allowed:
+            raise Refused(decision)
+        before.append(decision)
+
+    async def _spend_budgets(self, lane: CallLane, before: list[Decision]) -> None:
+        """Spend the budgets of the account."""
+        dependency = lane.breaker.name
+        asked = self._accounts.of_call(lane.snapshot, dependency, lane.costs)
+        if asked is None:
+            return
+        decision = await self._requests.decide(RequestLane(lane.snapshot, *asked))
+        if not decision.allowed:
+            if decision.reason is not None:
+                self.calls.counters.call_refused(dependency, decision.reason)
+            raise Refused(msgspec.structs.replace(decision, tenant=lane.tenant, dependency=dependency))
+        before.append(decision)
 
     def report(
         self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0, elapsed_s: float | None = None

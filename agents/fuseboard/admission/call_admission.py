@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from msgspec import Struct, field
 
+from fuseboard.admission.account_stops import PREFIX, AccountStops
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
@@ -68,6 +69,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     guards: CallGuards
     probes: Probes
     on_change: Callable[[], None]
+    stops: AccountStops
     breakers: dict[str, FleetBreaker] = field(default_factory=dict)
     #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
     stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
@@ -110,6 +112,10 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             or demand.impossible_limit is not None
         ):
             self._refuse_by_what_is_known(lane)
+        if self.stops.stopped and (stop := self.stops.stopped.get(breaker.name)) is not None:
+            wait_s = await self.stops.wait_s(breaker.name, stop)
+            if wait_s > 0:
+                self.refuse(lane, Refusal(Reason.COOLING_DOWN, stop.account, wait_s))
         # Identifies the generations of both breakers: another object replaces it when either changes.
         tally = breaker.tally
         if leased and demand.leasable and (permit := self.from_lease(lane)) is not None:
@@ -159,6 +165,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         breaker, demand = lane.breaker, lane.demand
         if (forced := self.forced_open(breaker)) is not None:
             self.refuse(lane, forced)
+        if (wait_s := self.stops.left_s(breaker.name)) > 0:
+            self.refuse(lane, Refusal(Reason.COOLING_DOWN, self.stops.stopped[breaker.name].account, wait_s))
         if (impossible := demand.impossible_limit) is not None:
             refusal = Refusal(breaker.reason_of(impossible), impossible.name)
             self.refuse(lane, refusal, demand.statuses(spent_limit=impossible.name))
@@ -218,7 +226,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def from_lease(self, lane: CallLane) -> Permit | None:
         """A permit from the fleet lease of a leasable demand, while the fleet's breaker is closed."""
         breaker, demand = lane.breaker, lane.demand
-        if breaker.state is not CLOSED or breaker.overridden:
+        if breaker.state is not CLOSED or breaker.overridden or breaker.name in self.stops.stopped:
             return None
         if demand.supply is None:
             if not demand.repeated:
@@ -304,6 +312,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             or cooldown_ms
             or breaker.local.state is not CLOSED
             or breaker.overridden
+            or self.stops.stopped
         ):
             self._report_in_full(breaker, permit, outcome, cooldown_ms)
             return
@@ -333,8 +342,10 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             breaker.record(outcome, permit.generation, probe)
         if cooldown_ms:
             breaker.cool_down(cooldown_ms, permit.generation)
-        if permit.account_refused:
+        if permit.account_refused and not (permit.account_spent and self.stops.refused(breaker.name)):
             breaker.stop_here()
+        elif outcome is OK or outcome is Outcome.SLOW:
+            self.stops.served(breaker.name)
         bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
         urgent = bad or bool(probe or cooldown_ms)
         if urgent or not breaker.scheduled:
@@ -428,6 +439,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
         self.guards.adopt(snapshot)
+        self.stops.adopt(snapshot)
         for breaker in tuple(self.breakers.values()):
             breaker.adopt(snapshot.dependency(breaker.name) or Dependency(name=breaker.name))
 
@@ -438,6 +450,9 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         """
         words = message.split(b" ")
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
+            if words[0].startswith(PREFIX):
+                self.stops.message(words[0], int(words[2][:20]))
+                return
             breaker = self.breakers.get(words[0].decode("utf-8", "replace"))
             if breaker is not None:
                 breaker.opened(int(words[1][:20]), int(words[2][:20]))
@@ -450,6 +465,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
 
     def mode_changed(self, mode: Mode, store: Store) -> None:
         """Redis is lost or back, or in a Cluster one of its nodes is."""
+        if mode is not LOCAL:
+            self.stops.look()
         for breaker in tuple(self.breakers.values()):
             if mode is LOCAL:
                 breaker.redis_lost()

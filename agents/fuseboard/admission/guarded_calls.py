@@ -74,7 +74,7 @@ class GuardedCalls:
             self._refuse(lane, Reason.SHED, drained_s)
         # Step 2
         leased = ask is None and lane.demand.leasable
-        if refuses(lane):
+        if refuses(lane) or self._calls.stops.stopped:
             self._refuse_by_what_is_known(lane)
             leased = False
         # Step 3
@@ -152,7 +152,7 @@ class GuardedCalls:
                 self._refuse(
                     lane, Reason.QUEUE_TIMEOUT, guard.drain_s(bulkhead, TIERS.index(slot_kind.tier.name))
                 )
-            if refuses(lane):
+            if refuses(lane) or self._calls.stops.stopped:
                 self._refuse_by_what_is_known(lane)
             token = rate
             if rate is not None and (wait_s := rate.take(at)):

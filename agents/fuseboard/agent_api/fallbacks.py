@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_name
+from fuseboard.calling.cheaper_source import cheaper_source
 from fuseboard.calling.classification import classify, examine, needs_a_person, refusal_of
 from fuseboard.calling.retries import CallTotals, Retries
 from fuseboard.contract.words import Reason
@@ -90,6 +91,7 @@ class _Chain:
             if isinstance(step, Cached) and not step.max_age_s > 0:
                 raise Misconfigured(f"max_age_s of {step.name!r} must be more than 0, not {step.max_age_s!r}")
         self._dependency, self._steps, self._retries = dependency, tuple(steps), retries
+        self._has_alternative = any(isinstance(step, Alternative) for step in steps)
 
     def _to_ask(self, first: Exception) -> list[Step]:
         """The alternatives that may have an answer. Raises ``first`` if none has."""
@@ -141,7 +143,8 @@ class Fallback(_Chain):
         of its tenant, or if its request is wrong.
         """
         try:
-            return Answer(value=await call(), source=self._dependency)
+            with cheaper_source(exists=self._has_alternative):
+                return Answer(value=await call(), source=self._dependency)
         except Exception as error:
             first = error
         for step in self._to_ask(first):
@@ -173,7 +176,8 @@ class BlockingFallback(_Chain):
         if iscoroutinefunction(call):
             raise Misconfigured("the call is async: use 'afallback' of the agent")
         try:
-            return Answer(value=call(), source=self._dependency)
+            with cheaper_source(exists=self._has_alternative):
+                return Answer(value=call(), source=self._dependency)
         except Exception as error:
             first = error
         for step in self._to_ask(first):

@@ -2,6 +2,7 @@
 
 from fuseboard.batching.encoding import GroupText
 from fuseboard.batching.refusals import RememberedRefusal
+from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import divides_what_is_left, reserved_burst, reserved_calls
@@ -252,4 +253,6 @@ def may_be_leased_early(limit: Limit) -> bool:
 def may_be_leased(limit: Limit) -> bool:
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         return limit.lease_above > 0
+    if isinstance(limit, BudgetLimit):
+        return False  # calls that are leased at the end of a period may be made in the next
     return limit.algorithm is not Algorithm.CONCURRENCY and not limit.shadow

@@ -12,6 +12,7 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
+from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
 from fuseboard.contract.words import Reason
@@ -138,6 +139,10 @@ class RequestDomains:
         return asked.domain, asked.demand(costs, subject, make)
 
     def _key(self, quota: Quota, root: str, subject: Subject) -> str:
+        if isinstance(quota.limit, BudgetLimit):
+            if quota.tenant == root:
+                return keys.tenant_budget(self._environment, root, quota.limit.budget)
+            return keys.member_budget(self._environment, root, quota.tenant, quota.limit.budget)
         values = tuple(subject.value(dimension) for dimension in quota.limit.per)
         if quota.tenant == root:
             return keys.tenant_quota(self._environment, root, quota.name, *values)

@@ -5,10 +5,12 @@ spends its share of what was left. Times are store time in us.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from fuseboard.batching.demand import Demand, LimitRef, most_at_once
+from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.shares import divides_what_is_left
 
 #: Counters kept. The least recently counted is dropped first.
@@ -28,17 +30,26 @@ class KnownSpending:
 
     def __init__(self) -> None:
         self._spent: OrderedDict[bytes, _Spent] = OrderedDict()
+        #: Called with a budget, and with what Redis says is spent of it in the period with this beginning.
+        self.on_budget: Callable[[LimitRef, int, int], None] = lambda *_: None
 
     def learn(self, demand: Demand, now_us: int) -> None:
         """Redis has answered a question about ``demand``, which says what is left of its limits."""
         for ref, left in zip(demand.refs, demand.left, strict=True):
             if divides_what_is_left(ref.limit):
-                began_us, ends_us = ref.rule(1.0, now_us)[2:4]
                 amount = most_at_once(ref.limit) - left
-                self._spent[ref.key] = _Spent(began_us, ends_us, amount)
-                self._spent.move_to_end(ref.key)
-                if len(self._spent) > MAX_COUNTERS:
-                    self._spent.popitem(last=False)
+                began_us = self.put(ref, amount, now_us)
+                if isinstance(ref.limit, BudgetLimit):
+                    self.on_budget(ref, amount, began_us)
+
+    def put(self, ref: LimitRef, amount: int, now_us: int) -> int:
+        """Redis says that so much is spent of a limit. Returns the beginning of its period."""
+        began_us, ends_us = ref.rule(1.0, now_us)[2:4]
+        self._spent[ref.key] = _Spent(began_us, ends_us, amount)
+        self._spent.move_to_end(ref.key)
+        if len(self._spent) > MAX_COUNTERS:
+            self._spent.popitem(last=False)
+        return began_us
 
     def add(self, ref: LimitRef, amount: int, at_us: int) -> None:
         """Redis also counts ``amount`` for a call of this time, or will; a negative amount is given back."""

@@ -4,6 +4,8 @@ from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_in_redis
 from fuseboard.batching.fleet_leases import DemandSupply
+from fuseboard.contract.budget_limits import BudgetLimit
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
@@ -45,7 +47,7 @@ class StandingDemand(Demand):
         #: Where its requests are counted for the tenants it inherits from.
         self.parent_tallies: tuple[RequestTally, ...] = ()
         self._statuses: tuple[LimitStatus, ...] | None = None
-        self._warns = any(ref.limit.warn_percent for ref in refs)
+        self._warns = any(ref.limit.warn_percent or isinstance(ref.limit, BudgetLimit) for ref in refs)
 
     def statuses(self, left: tuple[int, ...] = (), spent_limit: str = "") -> tuple[LimitStatus, ...]:
         """The status of each limit.
@@ -61,7 +63,7 @@ class StandingDemand(Demand):
         if self._warns:
             return tuple(
                 [
-                    replace(status, remaining=calls, warning=_warns(ref.limit, calls))
+                    _with_left(status, ref.limit, calls)
                     for status, ref, calls in zip(without_figures, self.refs, left, strict=True)
                 ]
             )
@@ -73,7 +75,7 @@ class StandingDemand(Demand):
         """``statuses``, in which nothing is left of the limit ``name``."""
         return tuple(
             [
-                replace(status, remaining=0, warning=_warns(ref.limit, 0)) if status.name == name else status
+                _with_left(status, ref.limit, 0) if status.name == name else status
                 for status, ref in zip(statuses, self.refs, strict=True)
             ]
         )
@@ -97,5 +99,11 @@ def refusal_reason(limit: Limit, usual: Reason) -> Reason:
     return usual
 
 
-def _warns(limit: Limit, left: int) -> bool:
-    return limit.warn_percent > 0 and (limit.limit - left) * 100 >= limit.warn_percent * limit.limit
+def _with_left(status: LimitStatus, limit: Limit, left: int) -> LimitStatus:
+    whole, degraded = limit.limit, False
+    if isinstance(limit, BudgetLimit):
+        whole, left = limit.amount, limit.left_of(left)
+        # A budget that stops would have refused the call.
+        degraded = limit.at_spent is AtSpent.DEGRADE and left < 0
+    warning = limit.warn_percent > 0 and (whole - left) * 100 >= limit.warn_percent * whole
+    return replace(status, remaining=max(0, left), warning=warning, degraded=degraded)

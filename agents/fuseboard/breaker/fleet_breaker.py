@@ -32,6 +32,7 @@ from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.transition_log import TransitionLog
 from fuseboard.configuration.snapshot import Quota, TenantRules
 from fuseboard.contract import keys
+from fuseboard.contract.budget_limits import limits_of
 from fuseboard.contract.policy import Dependency, Limit
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
@@ -248,6 +249,11 @@ class FleetBreaker:
             for limit in self.dependency.vendor_limits
             if binds(limit, costs, NO_SUBJECT)
         ]
+        refs += [
+            LimitRef(limit, keys.dependency_budget(self.environment, self.name, limit.budget))
+            for limit in limits_of(self.dependency.budgets)
+            if binds(limit, costs, NO_SUBJECT)
+        ]
         for quota in rules.of(tenant) if rules is not None else ():
             if binds(quota.limit, costs, NO_SUBJECT, dependency=self.name):
                 counter = keys.dependency_quota(self.environment, self.name, quota.tenant, quota.name)
@@ -261,7 +267,7 @@ class FleetBreaker:
         """Calls state costs in these measures. A limit of another measure does not count them."""
         self._stated |= stated
         bound = [quota.limit for quota in quotas if quota.limit.dependency == self.name]
-        for limit in (*self.dependency.vendor_limits, *bound):
+        for limit in (*self.dependency.vendor_limits, *limits_of(self.dependency.budgets), *bound):
             if limit.measure in stated or limit.measure in self._missed:
                 continue
             self._missed.add(limit.measure)

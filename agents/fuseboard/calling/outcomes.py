@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fuseboard.calling.classification import Verdict, classify, classify_answer, examine
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of, note_failure
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
-from fuseboard.calling.vendor_codes import NEVER_AGAIN
+from fuseboard.calling.vendor_codes import ACCOUNT_SPENT, NEVER_AGAIN
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 
@@ -67,10 +67,15 @@ def judge_permitted(
     outcome = outcome_of(verdict)
     if outcome is Outcome.FAILURE or (verdict.status and is_noted(verdict)):
         note_failure(permit, kind_of(found))
-    if verdict.code in NEVER_AGAIN:
-        permit.account_refused = True
+    note_account(permit, verdict)
     settle_answered(permit, verdict)
     return outcome, cooldown_of(verdict)
+
+
+def note_account(permit: Permit, verdict: Verdict) -> None:
+    """The permit keeps whether the vendor serves the account."""
+    if verdict.code in NEVER_AGAIN:
+        permit.account_refused, permit.account_spent = True, verdict.code in ACCOUNT_SPENT
 
 
 def settle_answered(permit: Permit, verdict: Verdict) -> None:

@@ -18,6 +18,10 @@ NEVER_AGAIN = frozenset(
         "account_deactivated",
     }
 )
+#: The key of this pod is wrong. Other pods may have another one.
+WRONG_KEY = frozenset({"invalid_api_key"})
+#: No pod with this account is served.
+ACCOUNT_SPENT = NEVER_AGAIN - WRONG_KEY
 #: The request alone is larger than the limit: no attempt fits.
 NEVER_FITS = "request_too_large"
 

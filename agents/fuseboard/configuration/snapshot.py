@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
+from fuseboard.contract.budget_limits import limits_of
+from fuseboard.contract.budgets import Account, Budget
 from fuseboard.contract.policy import (
     ConfigHead,
     Dependency,
@@ -40,6 +42,7 @@ class TenantRules(Struct, frozen=True, kw_only=True):
     priority: int
     wait_ms: int = 0
     suspended: bool
+    #: Its budgets too.
     quotas: tuple[Limit, ...]
     #: The quotas of its parents, nearest first. Its requests are charged to them too.
     inherited: tuple[Quota, ...] = ()
@@ -144,7 +147,17 @@ class Snapshot:
     a decision that keeps this one stays consistent.
     """
 
-    __slots__ = ("_default", "_dependencies", "_tiers", "head", "policy", "source", "tenants", "tuning")
+    __slots__ = (
+        "_accounts",
+        "_default",
+        "_dependencies",
+        "_tiers",
+        "head",
+        "policy",
+        "source",
+        "tenants",
+        "tuning",
+    )
 
     def __init__(
         self, *, head: ConfigHead, policy: Policy, source: ConfigSource, tenants: TenantTable | None = None
@@ -156,6 +169,7 @@ class Snapshot:
         self.tenants = tenants if tenants is not None else TenantTable()
         self._tiers = {tier.name: tier for tier in policy.tiers}
         self._dependencies = {dependency.name: dependency for dependency in policy.dependencies}
+        self._accounts = {pool: account for account in policy.accounts for pool in account.pools}
         self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, loaded=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
@@ -223,6 +237,18 @@ class Snapshot:
     def dependency(self, name: str) -> Dependency | None:
         return self._dependencies.get(name)
 
+    def account_of(self, dependency: str) -> Account | None:
+        """The account that the calls to a dependency are made with; ``None`` if it is not known."""
+        return self._accounts.get(dependency)
+
+    def budgets_of(self, tenant: str) -> tuple[Budget, ...]:
+        """The budgets of a tenant, without those of its parents. It changes nothing, so that any thread may
+        ask.
+        """
+        kept = self.tenants.peek(tenant)
+        record = kept.record if kept is not None else None
+        return _budgets(self._tier_of(record), record)
+
 
 def built_in(environment: str) -> Snapshot:
     """The configuration of a pod when no source has answered: it limits nothing, and says so."""
@@ -249,14 +275,21 @@ def _rules(
     given = record.quotas if record is not None else ()
     own = {quota.name: settled_limit(quota, tuning) for quota in given}
     quotas = [own.pop(quota.name, quota) for quota in tier.quotas]
+    budgets = limits_of(_budgets(tier, record))
     return TenantRules(
         tier=tier.name,
         priority=tier.priority,
         wait_ms=tier.wait_ms,
         suspended=suspended or (record is not None and record.suspended),
-        quotas=(*quotas, *own.values()),
+        quotas=(*quotas, *own.values(), *budgets),
         inherited=inherited,
         root=record.parents[0] if record is not None and record.parents else "",
         known=record is not None,
         loaded=loaded,
     )
+
+
+def _budgets(tier: Tier, record: TenantRecord | None) -> tuple[Budget, ...]:
+    own = {budget.name: budget for budget in record.budgets} if record is not None else {}
+    merged = [own.pop(budget.name, budget) for budget in tier.budgets]
+    return (*merged, *own.values())

@@ -127,6 +127,11 @@ def dependency_quota(environment: str, dependency: str, tenant: str, quota: str)
     return f"fb1:{environment}:{{d:{dependency}}}:quota:{quota}:{subject_digest(tenant)}"
 
 
+def dependency_budget(environment: str, dependency: str, budget: str) -> str:
+    """STRING ``began spent``, as of every budget."""
+    return f"fb1:{environment}:{{d:{dependency}}}:budget:{budget}"
+
+
 #: The parts of a backlog, in the order of its scripts: see ``lua/parts/backlog.lua``.
 BACKLOG_PARTS = (
     *("ready", "delayed", "leases", "dead", "meta", "body"),
@@ -154,6 +159,32 @@ def member_quota(environment: str, root: str, tenant: str, quota: str, *values: 
     """
     key = f"fb1:{environment}:{{t:{subject_digest(root)}}}:of:{subject_digest(tenant)}:quota:{quota}"
     return f"{key}:{values_digest(values)}" if values else key
+
+
+def tenant_budget(environment: str, tenant: str, budget: str) -> str:
+    return f"fb1:{environment}:{{t:{subject_digest(tenant)}}}:budget:{budget}"
+
+
+def member_budget(environment: str, root: str, tenant: str, budget: str) -> str:
+    """A budget of a tenant below ``root``, see ``member_quota``."""
+    return f"fb1:{environment}:{{t:{subject_digest(root)}}}:of:{subject_digest(tenant)}:budget:{budget}"
+
+
+# The domain of an account at a vendor: what its pools spend together.
+
+
+def account_budget(environment: str, account: str, budget: str) -> str:
+    return f"fb1:{environment}:{{a:{account}}}:budget:{budget}"
+
+
+def account_stop(environment: str, account: str) -> str:
+    """HASH, see ``lua/account_stop.lua``."""
+    return f"fb1:{environment}:{{a:{account}}}:stop"
+
+
+def budget_mark(budget_key: str) -> str:
+    """HASH: shows whether the store has lost what was spent of a budget, see ``lua/restore.lua``."""
+    return f"{budget_key}:mark"
 
 
 #: The digest of all callers. That of a subject is made from a digest, so no subject has it.

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fuseboard.contract.addresses import IPV6_PREFIX, NARROWEST_PREFIX, WIDEST_PREFIX
+from fuseboard.contract.budgets import Account, Budget, Budgets
 from fuseboard.contract.protection import (
     CallProtection,
     MillisOrNone,
@@ -122,6 +123,8 @@ class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: A request of its tenants waits for a refusal that ends within this time, unless the caller says how
     #: long to wait.
     wait_ms: WaitMs = 0
+    #: Each of its tenants has these, unless it has one of the same name.
+    budgets: Budgets = ()
 
 
 class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -134,6 +137,8 @@ class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: The tenants it belongs to, topmost first, such as an organisation and a team. Its requests are charged
     #: to their quotas too.
     parents: Annotated[tuple[Subject, ...], Meta(max_length=MAX_PARENTS)] = ()
+    #: Budgets that replace those of the tier with the same name.
+    budgets: Budgets = ()
 
 
 class BreakerPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -197,6 +202,7 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     override: Override | None = None
     #: The revision of the last reset by a human. A pod that sees it rise forgets what it remembered.
     reset_revision: int = 0
+    budgets: Budgets = ()
 
 
 class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -248,6 +254,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tuning: Tuning = msgspec.field(default_factory=Tuning)
     #: The protection of each pod; absent for none.
     protection: PodProtection | None = None
+    #: The accounts at vendors.
+    accounts: tuple[Account, ...] = ()
 
 
 class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
@@ -288,6 +296,7 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
         raise PolicyError(f"default_tier: there is no tier {policy.default_tier!r}")
     for tier in policy.tiers:
         _check_limits(f"tiers.{tier.name}.quotas", tier.quotas)
+        _check_budgets(f"tiers.{tier.name}.budgets", tier.budgets)
     _check_limits("subject_limits", policy.subject_limits)
     for limit in policy.subject_limits:
         if not limit.per:
@@ -300,6 +309,8 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
             raise PolicyError(f"service_limits.{limit.name}.service: name a service, or * for every service")
     for dependency in policy.dependencies:
         _check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
+        _check_budgets(f"dependencies.{dependency.name}.budgets", dependency.budgets)
+    _check_accounts(policy.accounts)
     _check_protection(policy)
     return policy
 
@@ -311,6 +322,7 @@ def encode_tenant(record: TenantRecord) -> bytes:
 def decode_tenant(document: bytes | msgspec.Raw) -> TenantRecord:
     record = _tenant_decoder.decode(document)
     _check_limits("quotas", record.quotas)
+    _check_budgets("budgets", record.budgets)
     _refuse_duplicates("parents", list(record.parents))
     return record
 
@@ -338,6 +350,22 @@ def _check_limits(where: str, limits: tuple[Limit, ...]) -> None:
             raise PolicyError(f"{field}.period: required for a fixed_window, and only there")
         if not _is_time_zone(limit.time_zone):
             raise PolicyError(f"{field}.time_zone: {limit.time_zone!r} is not known here")
+
+
+def _check_budgets(where: str, budgets: tuple[Budget, ...]) -> None:
+    _refuse_duplicates(where, [budget.name for budget in budgets])
+    for budget in budgets:
+        if budget.measure == "calls":
+            raise PolicyError(f"{where}.{budget.name}.measure: a limit counts calls, a budget another cost")
+        if not _is_time_zone(budget.time_zone):
+            raise PolicyError(f"{where}.{budget.name}.time_zone: {budget.time_zone!r} is not known here")
+
+
+def _check_accounts(accounts: tuple[Account, ...]) -> None:
+    _refuse_duplicates("accounts", [account.name for account in accounts])
+    _refuse_duplicates("accounts.pools", [pool for account in accounts for pool in account.pools])
+    for account in accounts:
+        _check_budgets(f"accounts.{account.name}.budgets", account.budgets)
 
 
 def _check_protection(policy: Policy) -> None:

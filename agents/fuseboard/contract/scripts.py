@@ -64,11 +64,13 @@ def _read(file: str) -> str:
     return data.decode()
 
 
+ACCOUNT_STOP = read_script("account_stop")
 ADMIT = read_script("admit")
 DRAIN = read_script("drain")
 IDEMPOTENCY = read_script("idempotency")
 LOCK = read_script("lock")
 REPORT = read_script("report")
+RESTORE = read_script("restore")
 SETTLE = read_script("settle")
 
 BACKLOG_SUBMIT = read_script("backlog_submit")
@@ -80,4 +82,4 @@ BACKLOG_LOOK = read_script("backlog_look")
 BACKLOG = (BACKLOG_SUBMIT, BACKLOG_TAKE, BACKLOG_KEEP, BACKLOG_END, BACKLOG_CHANGE, BACKLOG_LOOK)
 
 #: All that a pod calls.
-SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK, IDEMPOTENCY, *BACKLOG)
+SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, RESTORE, ACCOUNT_STOP, LOCK, IDEMPOTENCY, *BACKLOG)

@@ -233,6 +233,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MAX_UNCHARGED)] = ()
     #: The numbers that vendors have stated to it in the last minutes.
     seen: Annotated[tuple[SeenLimit, ...], Meta(max_length=MAX_SEEN)] = ()
+    #: It enforces the budgets of the policy.
+    enforces_budgets: bool = False
 
 
 class Drill(Struct, frozen=True, kw_only=True):

@@ -18,10 +18,9 @@ from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, classify_answer, known_repeatable
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
-from fuseboard.calling.outcomes import judge_permitted, outcome_of, settle_answered
+from fuseboard.calling.outcomes import judge_permitted, note_account, outcome_of, settle_answered
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
-from fuseboard.calling.vendor_codes import NEVER_AGAIN
 from fuseboard.calling.waits import block, pause
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -169,7 +168,7 @@ def headers_bound_s(permit: Permit) -> float | None:
 def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdict) -> None:
     """Report an answer that is no success, or an error event in the stream of a good one."""
     outcome = outcome_of(verdict)
-    permit.account_refused = verdict.code in NEVER_AGAIN
+    note_account(permit, verdict)
     settle_answered(permit, verdict)
     if outcome is Outcome.FAILURE or is_noted(verdict):
         note_failure(permit, kind_of_answer(verdict) if verdict.code or verdict.status else STREAM_KIND)

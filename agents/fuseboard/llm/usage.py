@@ -5,6 +5,7 @@ from msgspec import Struct
 from fuseboard.agent_api.arguments import MAX_ACTUAL
 from fuseboard.batching.demand import most_in_redis
 from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.budget_limits import limits_of
 from fuseboard.contract.policy import Limit
 
 #: The measures that a model client states and settles.
@@ -63,7 +64,9 @@ def measures_of(snapshot: Snapshot | None, dependency: str, tenant: str) -> dict
     if snapshot is None:
         return found
     known = snapshot.dependency(dependency)
-    limits = list(known.vendor_limits) if known is not None else []
+    limits = [*known.vendor_limits, *limits_of(known.budgets)] if known is not None else []
+    if (account := snapshot.account_of(dependency)) is not None:
+        limits += limits_of(account.budgets)
     if tenant:
         limits += [quota for quota in _quotas_of(snapshot, tenant) if quota.dependency in ("", dependency)]
     for limit in limits:
@@ -77,7 +80,8 @@ def _quotas_of(snapshot: Snapshot, tenant: str) -> tuple[Limit, ...]:
     kept = snapshot.tenants.peek(tenant)
     own = kept.record.quotas if kept is not None and kept.record is not None else ()
     names = {quota.name for quota in own}
-    return (*own, *[quota for quota in snapshot.tier_of(tenant).quotas if quota.name not in names])
+    of_tier = [quota for quota in snapshot.tier_of(tenant).quotas if quota.name not in names]
+    return (*own, *of_tier, *limits_of(snapshot.budgets_of(tenant)))
 
 
 def _tokens(number: int) -> int:

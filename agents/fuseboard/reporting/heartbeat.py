@@ -186,6 +186,7 @@ class Gateway:
             sequence=self._sequence,
             agent_version=agent_version(),
             carries_counts=True,
+            enforces_budgets=True,
             up_ms=int((monotonic() - self._began) * 1000),
             counters=self._counters.wire(),
             leaving=leaving,

@@ -9,6 +9,7 @@ from fuseboard.contract.words import Mode
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import Store
 from fuseboard.without_redis.drain import Drain
+from fuseboard.without_redis.kept_budgets import KeptBudgets
 from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.reserved_share import ReservedShare
 
@@ -19,12 +20,16 @@ class RedisFallback(Struct, frozen=True):
     limits: LocalLimits
     #: Reports to Redis what was decided without it.
     drain: Drain
+    #: Puts back what Redis has lost.
+    budgets: KeptBudgets
 
     def mode_changed(self, mode: Mode) -> None:
         if mode is Mode.LOCAL and self.limits.offline.changed:
             self.drain.noted()
         elif mode is Mode.SHARED:
             self.drain.begin(orphans=True)
+        if mode is not Mode.LOCAL:
+            self.budgets.look_at_all()
 
     def allowed_alone(self) -> AllowedAlone | None:
         """The figures for the heartbeat; ``None`` while there is nothing to say."""
@@ -54,4 +59,5 @@ def compose_redis_fallback(
     drain = Drain(store=store, health=health, local=limits)
     limits.offline.on_change = drain.noted
     health.before_ramp = drain.before_ramp
-    return RedisFallback(share, limits, drain)
+    budgets = KeptBudgets(store=store, health=health, spending=spending)
+    return RedisFallback(share, limits, drain, budgets)

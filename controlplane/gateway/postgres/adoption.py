@@ -66,6 +66,7 @@ def _heartbeat_of(row: Server) -> SyncRequest:
         share=_share_of(row.share),
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
         carries_counts=row.carries_counts,
+        enforces_budgets=row.enforces_budgets,
     )
 
 

@@ -49,6 +49,7 @@ class Row(Struct, gc=False):
     carries_counts: bool
     uncharged: list[list[str]]
     seen: list[tuple[str, str, int]]
+    enforces_budgets: bool
 
 
 #: Fields of ``PodLoad`` that pages display.
@@ -118,6 +119,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         beat.carries_counts,
         [[one.dependency, one.measure] for one in server.beat.uncharged],
         [(one.dependency, one.limit, one.said) for one in server.beat.seen],
+        beat.enforces_budgets,
     )
 
 

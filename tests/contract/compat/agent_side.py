@@ -35,6 +35,8 @@ _EXAMPLES = {
     "part": "PART",
     "key": "KEY",
     "quota": "QUOTA",
+    "account": "ACCOUNT",
+    "budget": "BUDGET",
     "subject": "ip=192.0.2.1",
     "limit_key": "fb1:ENV:{d:DEP}:limit:LIMIT",
 }
