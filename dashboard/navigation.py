@@ -130,10 +130,13 @@ def navigation_of(page: str, reader: Reader, counts: Mapping[str, Count]) -> lis
             for entry in entries
         ]
         is_open = any(one["here"] for one in shown)
+        # A closed section with the name of one of its pages counts what that page lists.
+        counted = [entry for entry in entries if entry.name == name] or entries
         sections.append(
             {
                 "name": name,
                 "entries": shown,
+                "counts": [counts[entry.view] for entry in counted if entry.view in counts],
                 "first": entries[0],
                 "is_open": is_open,
                 "is_single": len(SECTIONS[name]) == 1,

@@ -181,6 +181,28 @@ class AlertCards:
         return next((one.css for one in self.lines if one.state == "firing"), "")
 
     @property
+    def incidents(self) -> int:
+        """Active ones: open, with an alert that is true."""
+        return len({one.incident for one in self._of_incidents})
+
+    @property
+    def incidents_css(self) -> str:
+        """The class of the worst of them."""
+        return max((one.css for one in self._of_incidents), default="", key=lambda css: css == "st-open")
+
+    @property
+    def _of_incidents(self) -> list[AlertLine]:
+        true = (AlertState.PENDING, AlertState.FIRING)
+        return [
+            line
+            for line in self.lines
+            if (one := line.stored) is not None
+            and one.incident is not None
+            and not one.incident_closed
+            and one.state in true
+        ]
+
+    @property
     def counts(self) -> str:
         """``4 firing, 2 pending``."""
         return _counts(self.lines) or "none"

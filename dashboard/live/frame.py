@@ -35,6 +35,9 @@ class Frame(EnvironmentFacts):
     #: Alerts that fire, and the class of the worst.
     alerts: int = 0
     alerts_css: str = ""
+    #: Incidents that are active, and the class of the worst.
+    incidents: int = 0
+    incidents_css: str = ""
     #: Breakers that are not closed, and the class of the worst.
     breakers: int = 0
     breakers_css: str = ""

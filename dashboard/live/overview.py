@@ -166,6 +166,8 @@ class Live:
             versions=fleet.versions,
             alerts=self.alert_cards.firing,
             alerts_css=self.alert_cards.firing_css,
+            incidents=self.alert_cards.incidents,
+            incidents_css=self.alert_cards.incidents_css,
             breakers=self.attention,
             breakers_css=self.breakers[0].face.css if self.breakers else "",
             ending=self.ending,

@@ -39,6 +39,7 @@ def counts_of(frame: Frame, reader: Reader) -> dict[str, Count]:
     requests = frame.requests_open if reader.approves else 0
     counts = {
         "alerts": Count(frame.alerts, frame.alerts_css, "firing"),
+        "incidents": Count(frame.incidents, frame.incidents_css, "active"),
         "breakers": Count(frame.breakers, frame.breakers_css, "not closed"),
         "servers": Count(frame.pods_attention, "st-warn", "need attention"),
         "requests": Count(requests, "st-warn", "waiting for approval"),

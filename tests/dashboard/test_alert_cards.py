@@ -55,6 +55,22 @@ def test_only_what_fires_counts_as_firing() -> None:
     assert (late.state, late.changes_at, late.below) == ("recovering", NOW + 30, True)
 
 
+def test_incidents_are_active_while_an_alert_of_them_is_true() -> None:
+    """The badge of Incidents counted the alerts that fire, and its page listed fewer."""
+    closed = {"incident": 4, "incident_closed": True}
+    live = drawn(
+        fleet(),
+        stored_alert("open:payments-api", incident=1),
+        stored_alert("open-share:payments-api", id=2, incident=1, severity="warning"),
+        stored_alert("p99", id=3, incident=2, state=AlertState.RECOVERING, clear_since=NOW - 90),
+        stored_alert("429", id=4, incident=None),
+        stored_alert("lag", id=5, **closed),
+    )
+    assert (live.frame.incidents, live.frame.incidents_css) == (1, "st-open")
+    assert live.frame.alerts == 4
+    assert drawn(fleet()).frame.incidents == 0
+
+
 def test_what_is_folded_below_a_card_is_counted_on_it() -> None:
     """A page with "4 firing" had three cards that fired: the fourth was folded below a pending one."""
     servers = [pod(number, mode="local", mode_since=NOW - 60) for number in (1, 2, 3)]

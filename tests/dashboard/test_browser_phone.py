@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 from fleet_rows import breaker, put_figures, put_server
+from test_alerts_page import alert
+from test_incident_pages import incident
 
+from controlplane.alerts.lifecycle import AlertState
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
-from controlplane.policies.models import Revision
+from controlplane.policies.models import Environment, Revision
 from controlplane.reconciliation.models import AllowedAlone
 from fuseboard.contract.words import OverrideMode
 from tests.people import ADA, OLGA
@@ -50,6 +53,16 @@ def test_a_pod_has_what_its_runbooks_ask_for(sign_in: Any, production: str) -> N
     assert any(cell.startswith("Revision 1,000") or cell.startswith("Revision 1000") for cell in row)
 
 
+def test_the_words_of_a_pods_limits_are_explained_without_a_pointer(sign_in: Any, production: str) -> None:
+    """They were a tooltip of the heading, which a phone does not have."""
+    page = on_phone(sign_in, "olga", "/servers")
+    assert not page.get_by_text("the pod decides all").is_visible()
+    page.get_by_text("What Limits says").click()
+    said = page.locator("details:has-text('What Limits says')").inner_text()
+    for word in ("exact", "shared", "some local", "ramping up", "without Redis", "unknown"):
+        assert f"{word}: " in said, said
+
+
 def test_retries_have_their_fallbacks(sign_in: Any, production: str) -> None:
     """ "Retries and fallbacks" had no column of fallbacks."""
     put_server()
@@ -81,6 +94,11 @@ def test_two_limits_allowed_without_redis_can_be_told_apart(sign_in: Any, produc
         ("/breakers", "/breakers?state=open", "input[data-filter]"),
         ("/servers", "/servers?q=web", "input[data-filter]"),
         ("/refusals", "", "input[name=token]"),
+        ("/refusals", "/refusals?tenant=acme-retail", "input[name=tenant]"),
+        ("/tenants", "/tenants?q=acme", "input[name=q]"),
+        ("/incidents", "/incidents?state=open", "input[name=q]"),
+        ("/alerts", "/alerts?severity=critical", "input[name=q]"),
+        ("/revisions", "/revisions?q=seed", "input[name=q]"),
     ],
 )
 def test_filters_fold_behind_one_line(
@@ -88,9 +106,11 @@ def test_filters_fold_behind_one_line(
 ) -> None:
     """The first entry of the audit began at 590 pixels, below two rows of fields."""
     put_server()
+    incident()
+    alert("lag", state=AlertState.RESOLVED, resolved_at=timezone.now())
     page = on_phone(sign_in, "olga", path)
     assert not page.is_visible(field)
-    page.click(".fold > summary")
+    page.click(f".fold:has({field}) > summary")
     assert page.is_visible(field)
     if is_set:
         page.goto(is_set)
@@ -98,7 +118,7 @@ def test_filters_fold_behind_one_line(
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(path)
     assert page.is_visible(field)
-    assert not page.is_visible(".fold > summary"), "there is room"
+    assert not page.is_visible(f".fold:has({field}) > summary"), "there is room"
 
 
 @pytest.mark.parametrize(("path", "highest"), [("/audit", 400), ("/changes", 400), ("/breakers", 260)])
@@ -123,6 +143,43 @@ def test_an_override_that_ends_takes_one_line(sign_in: Any, production: str) -> 
     assert page.locator("#store .notice:visible").count() == 1
     assert page.locator("#store").get_by_text("+1").is_visible(), "the other one"
     assert page.locator("#store").get_by_text("Extend").first.is_visible()
+    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+
+
+def test_a_freeze_takes_one_line_that_opens(sign_in: Any, production: str) -> None:
+    """A notice of three lines stood above every page."""
+    Environment.objects.update(
+        frozen_until=timezone.now() + timedelta(hours=2),
+        frozen_by="ada",
+        frozen_reason="the week of Christmas",
+    )
+    override_breaker(
+        environment="production", dependency="search", mode=OverrideMode.FORCED_OPEN, reason="vendor is down",
+        expires_at=timezone.now() + timedelta(minutes=4), actor=OLGA,
+    )  # fmt: skip
+    Override.objects.update(created_at=timezone.now() - timedelta(minutes=20))
+    page = on_phone(sign_in, "olga", "/runbooks")
+    page.wait_for_selector("#store .notice[id]", state="attached")
+    notices = page.locator("#store .notice:visible")
+    assert notices.count() == 1
+    assert "And more" in notices.inner_text()
+    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+    page.click("#store summary")
+    assert notices.count() == 2, "the override, too"
+    assert page.get_by_text("the week of Christmas").is_visible()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert not page.is_visible("#store summary"), "there is room"
+    assert page.get_by_text("the week of Christmas").is_visible()
+    assert page.locator("#store b:has-text('Edits are frozen until'):visible").count() == 1, "it is said once"
+
+
+def test_the_note_after_an_edit_leaves_the_heading_near_the_top(sign_in: Any, production: str) -> None:
+    number = edits.change_tier(
+        environment=production, tenant="acme-retail", tier="free", expected_version=None, reason="for a test",
+        actor=ADA,
+    )  # fmt: skip
+    page = on_phone(sign_in, "ada", f"/runbooks?saved={number}")
+    page.wait_for_selector(".saved")
     assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
 
 

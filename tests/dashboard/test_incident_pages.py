@@ -9,6 +9,7 @@ from django.utils import timezone
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
+from controlplane.alerts.state.stored_alerts import stored_alerts
 from controlplane.audit.models import Entry
 from dashboard.views.alerts import incidents as incident_views
 from tests.controlplane.alerts.test_alert_evaluator import ADA
@@ -48,13 +49,29 @@ def test_the_list_has_open_and_past_incidents_and_filters(log_in: Any) -> None:
     Incident.objects.filter(pk=incident("lag", text="3 pods have old configuration").pk).update(**closed)
     olga = log_in("olga")
     page = text(olga, "/incidents")
-    assert "1 active or recovering" in page
+    assert ">1 active<" in page
     assert f'href="/incidents/{first.pk}"' in page
     assert "3 pods had old configuration" in page
     page = text(olga, "/incidents?state=open")
     assert "3 pods had old configuration" not in page
     assert "3 pods had old configuration" in text(olga, "/incidents?q=old+conf")
     assert "No incident matches" in text(olga, "/incidents?q=nothing")
+
+
+def test_the_side_bar_and_the_heading_count_the_same(log_in: Any) -> None:
+    incident()
+    late = incident("p99", text="Redis p99 is 30 ms")
+    Alert.objects.filter(incident=late).update(state=AlertState.RECOVERING, clear_since=timezone.now())
+    closed = incident("lag", text="3 pods have old configuration")
+    Incident.objects.filter(pk=closed.pk).update(closed_at=timezone.now(), closed_by="olga")
+    page = text(log_in("olga"), "/incidents")
+    assert ">1 active, 1 recovering<" in page
+    found = {row.key: row for row in stored_alerts("production").values()}
+    assert {key: row.incident_closed for key, row in found.items()} == {
+        "open:payments-api": False,
+        "p99": False,
+        "lag": True,
+    }
 
 
 def test_an_alert_leads_to_its_incident_and_the_incident_to_what_is_affected(log_in: Any) -> None:

@@ -60,10 +60,13 @@ def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[s
 
 
 def test_what_waits_is_counted_beside_its_page() -> None:
-    frame = replace(Frame(now=0.0), alerts=2, alerts_css="st-open", requests_open=1, schedules_failed=3)
+    frame = replace(
+        Frame(now=0.0), alerts=2, alerts_css="st-open", incidents=1, requests_open=1, schedules_failed=3
+    )
     counts = counts_of(frame, Reader(name="", role="operator"))
     assert {view: count.number for view, count in counts.items()} == {
         "alerts": 2,
+        "incidents": 1,
         "requests": 1,
         "schedules": 3,
     }
@@ -71,6 +74,9 @@ def test_what_waits_is_counted_beside_its_page() -> None:
     sections = navigation_of("overview", Reader(name="", role="operator"), counts)
     shown = {one["entry"].view for section in sections for one in section["entries"] if one["count"]}
     assert shown == set(counts)
+    badges = {section["name"]: [one.number for one in section["counts"]] for section in sections}
+    assert badges["Incidents"] == [1], "a section with the name of a page counts what that page lists"
+    assert badges["Changes"] == [1, 3]
 
 
 @pytest.mark.browser

@@ -30,7 +30,7 @@ def find_incident(environment: str, number: int) -> Incident:
 
 def alerts_of(incident: Incident) -> list[Alert]:
     """Open ones first, then the newest."""
-    rows = Alert.objects.filter(incident=incident).select_related("cause").without_chart()
+    rows = Alert.objects.filter(incident=incident).select_related("cause", "incident").without_chart()
     return list(rows.order_by("-resolved_at", "true_since", "pk")[:MAX_ALERTS])
 
 

@@ -58,8 +58,9 @@ class StoredAlert:
     flapping_since: float | None = None
     #: The pods that it is about.
     pods: tuple[str, ...] = ()
-    #: The number of its incident.
+    #: The number of its incident, and whether a person or time closed that one.
     incident: int | None = None
+    incident_closed: bool = False
 
     @property
     def dependency(self) -> str:
@@ -88,7 +89,7 @@ def open_alerts(environment: str) -> list[Alert]:
     rows = list(
         Alert.objects.filter(environment=environment)
         .exclude(state=AlertState.RESOLVED)
-        .select_related("cause")
+        .select_related("cause", "incident")
         .without_chart()
     )
     return sorted(
@@ -114,7 +115,7 @@ def with_mutes(environment: str, rows: list[Alert]) -> list[Alert]:
 def past_alerts(environment: str) -> QuerySet[Alert]:
     """Resolved alerts, the newest first."""
     rows = Alert.objects.filter(environment=environment, state=AlertState.RESOLVED)
-    return rows.select_related("cause").without_chart().order_by("-resolved_at", "-id")
+    return rows.select_related("cause", "incident").without_chart().order_by("-resolved_at", "-id")
 
 
 def stored(row: Alert) -> StoredAlert:
@@ -132,6 +133,7 @@ def stored(row: Alert) -> StoredAlert:
         because=row.cause.text if row.cause is not None else "",
         because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
         incident=row.incident_id,
+        incident_closed=row.incident is not None and row.incident.closed_at is not None,
     )
 
 

@@ -59,7 +59,7 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     context |= {
         "rows": _shown(shown.object_list),
         "count": pages.count,
-        "open": every.filter(closed_at=None).count(),
+        "open": _open_words(list(every.filter(closed_at=None))),
         "filters": filters,
         "periods": _PERIODS,
         "states": _STATES,
@@ -79,6 +79,14 @@ def _shown(rows: Iterable[Incident]) -> list[dict[str, Any]]:
         title = past(row.title) if state in _OVER else row.title
         found.append({"incident": row, "state": state, "title": title})
     return found
+
+
+def _open_words(rows: list[Incident]) -> str:
+    """``2 active, 1 recovering``: the side bar counts those that are active."""
+    over = recovering(rows)
+    active = sum(row.pk not in over and state_of(row) == "open" for row in rows)
+    numbers = {"active": active, "recovering": len(rows) - active}
+    return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "None active"
 
 
 class NoteForm(EditForm):
