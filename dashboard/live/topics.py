@@ -108,7 +108,7 @@ def _edit(context: Context) -> list[Fragment]:
 
 def _bulkheads(context: Context) -> list[Fragment]:
     rows = {
-        f"r-{row.dependency}-{tier.tier}": {"row": row, "tier": tier, "first": tier is row.tiers[0]}
+        f"r-{row.dependency}-{tier.tier}": {"row": row, "tier": tier}
         for row in context["rows"]
         for tier in row.tiers
     }

@@ -30,6 +30,53 @@ def downloaded(page: Any, heading: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(Path(coming.value.path()).read_text())))
 
 
+def test_rows_of_bulkheads_keep_their_place_under_the_pointer(sign_in: Any, production: str) -> None:
+    """A dependency that began to refuse moved all rows: its name was one cell of three of them."""
+
+    def refuse(full_per_s: float) -> None:
+        free = {"standard": {"limit": 150, "active": 2}}
+        full = {"standard": {"limit": 150, "active": 150, "full_per_s": full_per_s}}
+        put_figures(
+            protection={
+                "payments-api": {"callers": 3, "tiers": free},
+                "search": {"callers": 3, "tiers": full if full_per_s else free},
+            }
+        )
+        notify()
+
+    refuse(0)
+    page = sign_in("vera")
+    page.goto("/bulkheads")
+    is_live(page)
+    first = "document.querySelector('#rows tr').id"
+    assert page.evaluate(first) == "r-payments-api-critical"
+    page.hover("#r-payments-api-standard")
+    refuse(5)
+    page.wait_for_selector("#r-search-standard.st-warn")
+    assert page.evaluate(first) == "r-payments-api-critical"
+    page.mouse.move(0, 0)
+    becomes(page, f"{first} === 'r-search-critical'")
+    names = page.locator("#rows td.strong").all_inner_texts()
+    assert names == ["search"] * 3 + ["payments-api"] * 3
+
+
+def test_rows_of_locks_keep_their_place_under_the_pointer(sign_in: Any, production: str) -> None:
+    for number in (1, 2):
+        put_server(f"web-{number}", primitives={"locks": {"acquired": 40}})
+    page = sign_in("vera")
+    page.goto("/locks")
+    is_live(page)
+    rows = "[...document.querySelectorAll('#rows tr')].map(row => row.id).join()"
+    assert page.evaluate(rows) == "l-,l-web-1,l-web-2"
+    page.hover("#l-web-1")
+    put_server("web-2", primitives={"locks": {"acquired": 40, "lost": 3}})
+    notify()
+    page.wait_for_selector("#l-web-2.st-warn")
+    assert page.evaluate(rows) == "l-,l-web-1,l-web-2"
+    page.mouse.move(0, 0)
+    becomes(page, f"{rows} === 'l-,l-web-2,l-web-1'")
+
+
 def test_back_undoes_the_order_of_a_table(sign_in: Any) -> None:
     page = sign_in("ada")
     page.goto("/tiers")

@@ -82,6 +82,7 @@ def refusals(request: HttpRequest) -> HttpResponse:
         ],
         given=[(name, value) for name, value in given.items() if name == "range"],
         filters=[(name, heading, given.get(name, "")) for name, (_, heading) in FILTERS.items()],
+        narrowed=bool(given.keys() - {"range"}),
         more=bool(given.keys() - {"range", *list(FILTERS)[:2]}),
         headline=_headline(counted, wanted, tops),
         sentences=list(_sentences(environment, wanted, counted, tops, start, end)),

@@ -1,0 +1,122 @@
+"""Tables on a phone, 390 pixels wide: each row is a few lines, and no column is left out."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from fleet_rows import put_figures
+from test_alerts_page import alert
+from test_browser_phone import first_row, on_phone
+from test_error_budgets_page import measured  # noqa: F401 - a fixture
+from test_hot_keys_page import put_sample
+from test_incident_pages import incident
+
+from controlplane.accounts.tokens import create_agent_token
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Incident
+from controlplane.editing import edits
+from tests.people import ADA
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+def has(row: list[str], *starts: str) -> None:
+    """Each of these is the beginning of a cell that is seen."""
+    for start in starts:
+        assert any(cell.startswith(start) for cell in row), f"{start!r} is not in {row}"
+
+
+def test_error_budgets_have_their_burns(sign_in: Any, measured: None) -> None:  # noqa: F811
+    row = first_row(on_phone(sign_in, "olga", "/error-budgets"))
+    has(row, "payments-api", "Left spent", "Refused or failed 20 of 1,000", "Burn, 1 h no calls")
+    has(row, "Burn, 6 h 20.0", "Burn, 28 d", "Measured, days 0.0")
+
+
+def test_alert_rules_say_which_of_them_page_people(sign_in: Any, production: str) -> None:
+    row = first_row(on_phone(sign_in, "ada", "/alerts/rules"))
+    has(row, "Level 1", "Fire after, s 120", "Clear after, s 300", "Change", "More than 0.5 % is a warning")
+
+
+def test_incidents_begin_with_their_title_and_say_the_level(sign_in: Any, production: str) -> None:
+    row = incident()
+    Incident.objects.filter(pk=row.pk).update(closed_at=timezone.now(), closed_by="olga")
+    page = on_phone(sign_in, "olga", "/incidents")
+    seen = first_row(page)
+    has(seen, "payments-api was open", f"Number {row.pk}", "Closed", "Level 2, critical", "Began ")
+    assert any(cell.startswith("Closed ") and "by olga" in cell for cell in seen)
+    top = page.locator("table.stacks a.link").first.bounding_box()["y"]
+    assert top < page.locator("table.stacks [data-th=Number]").bounding_box()["y"]
+
+
+def test_tiers_have_the_priority_that_their_page_speaks_of(sign_in: Any, production: str) -> None:
+    row = first_row(on_phone(sign_in, "ada", "/tiers"))
+    has(row, "Priority ", "Tenants ", "Refusals")
+
+
+def test_tokens_say_where_and_since_when_they_work(sign_in: Any, production: str) -> None:
+    create_agent_token(
+        name="shop", environment="production", expires_at=timezone.now() + timedelta(days=30),
+        reason="for the shop", actor=ADA,
+    )  # fmt: skip
+    row = first_row(on_phone(sign_in, "ada", "/tokens"))
+    has(row, "shop ", "Environment production", "Created ", "Expires ", "Rotate or revoke")
+
+
+def test_templates_have_their_burst_and_purpose(sign_in: Any, production: str) -> None:
+    edits.set_template(
+        environment="production", template="standard", limit=600, window_s=60, burst=50,
+        title="Most customers", expected_version=0, reason="for most customers", actor=ADA,
+    )  # fmt: skip
+    row = first_row(on_phone(sign_in, "ada", "/templates"))
+    has(row, "standard", "Limit 600", "Burst 50", "Used by ", "Most customers")
+
+
+RULE = {
+    "tenant": "acme-retail",
+    "rule": "requests",
+    "asked_per_s": 60.0,
+    "refused_per_s": 2.0,
+    "shadow_per_s": 1.0,
+}
+
+
+def test_hot_keys_have_what_is_refused(sign_in: Any, production: str) -> None:
+    put_figures(rules=[RULE])
+    put_sample(ip="3de805499743b7dd")
+    page = on_phone(sign_in, "olga", "/hot-keys")
+    row = first_row(page)
+    has(row, "acme-retail", "requests", "Requests 60/s", "Refused 2/s", "Served by Redis")
+    caller = page.locator("tr:has-text('3de805499743b7dd')")
+    for words in ("acme-retail", "about 20", "requests"):
+        assert caller.get_by_text(words, exact=True).is_visible(), words
+
+
+def test_use_of_limits_has_requests_limit_and_shadow(sign_in: Any, production: str) -> None:
+    put_figures(rules=[RULE])
+    row = first_row(on_phone(sign_in, "olga", "/limits"))
+    has(row, "acme-retail", "Quota requests", "Limit ", "Requests 60/s", "Refused 2/s", "Shadow 1/s")
+
+
+def test_resolved_alerts_begin_with_what_happened(sign_in: Any, production: str) -> None:
+    now = timezone.now()
+    alert(
+        state=AlertState.RESOLVED, text="payments-api is open", resolved_at=now, clear_since=now,
+        acknowledged_by="olga", acknowledged_at=now - timedelta(minutes=2),
+    )  # fmt: skip
+    page = on_phone(sign_in, "olga", "/alerts")
+    row = first_row(page)
+    has(row, "payments-api", "Began ", "Resolved ", "Critical", "Acknowledged by olga")
+    title = page.locator("table.stacks tr[data-row] td.ahead").bounding_box()
+    assert title["width"] > 300, "it has the whole line"
+    assert title["y"] < page.locator("table.stacks [data-th=Began]").bounding_box()["y"]
+
+
+def test_bulkheads_name_their_dependency_in_each_row(sign_in: Any, production: str) -> None:
+    standard = {"limit": 150, "active": 2, "queued": 1}
+    put_figures(protection={"payments-api": {"callers": 3, "tiers": {"standard": standard}}})
+    page = on_phone(sign_in, "olga", "/bulkheads")
+    rows = page.locator("table.stacks tr[data-row]")
+    assert rows.count() == 3, "each tier"
+    assert page.locator("table.stacks tr[data-row] td.strong:has-text('payments-api')").count() == 3
+    has(first_row(page), "payments-api", "Critical", "Queued 0", "Refused, full 0", "Pods 3")
