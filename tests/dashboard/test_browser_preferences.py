@@ -35,6 +35,24 @@ def test_nothing_moves_for_a_reader_who_asks_for_less_motion(page, sign_in, some
     assert not any(moving.values()), moving
 
 
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_a_box_is_a_field_in_both_themes_unless_it_is_disabled(sign_in, production, theme):
+    """In the dark theme, the box of the browser was grey, and the disabled one of a runbook hollow."""
+    page = sign_in("ada")
+    page.goto("/tenants")
+    page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+    box = page.locator("[data-select-all]")
+    field = page.locator("input[name=q]").evaluate(COLOUR)
+    page.mouse.move(0, 0)
+    assert box.evaluate(COLOUR) == field
+    box.check()
+    assert box.evaluate(COLOUR) not in (field, "rgba(0, 0, 0, 0)")
+    box.uncheck()
+    border = box.evaluate("e => getComputedStyle(e).borderStyle")
+    box.evaluate("e => { e.disabled = true; }")
+    assert box.evaluate("e => getComputedStyle(e).borderStyle") != border
+
+
 def test_the_colours_of_the_system_show_what_is_chosen(page, sign_in, something_everywhere):  # noqa: F811
     page.emulate_media(forced_colors="active")
     sign_in("olga")
