@@ -1,7 +1,8 @@
 """The actions of audit entries in words, for pages and reports."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 #: Action -> as a heading, and as the verb between actor and target.
 _ACTIONS = {
@@ -148,14 +149,26 @@ _TO_DO = {
 }
 #: The words of a proposal in place of an audit entry, whose target has a number.
 _PROPOSED = {"change.scheduled": "scheduled a change of"}
+#: Actions that change one thing, and add it where it was not there.
+_ADDS = ("route.set", "subject_limit.set", "template.set", "tier_quota.set", "vendor_limit.set")
 
 
-def action_words(action: str) -> str:
-    """``tenant_quota.set`` to "Quota changed"; an action without an entry is still readable."""
+def action_words(action: str, *, added: bool = False) -> str:
+    """``tenant_quota.set`` to "Quota changed"; an action without an entry is still readable.
+
+    ``added``: what it changed was not there before.
+    """
+    if added and action in _ADDS:
+        return _ACTIONS[action][0].replace("changed", "added")
     if action in _ACTIONS:
         return _ACTIONS[action][0]
     subject, _, verb = action.partition(".")
     return f"{subject} {verb}".replace("_", " ").strip().capitalize()
+
+
+def adds(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
+    """Whether the values of an entry are all new. The version is that of what contains them."""
+    return bool(after) and not (before or {}).keys() - {"version"}
 
 
 def action_verb(action: str) -> str:

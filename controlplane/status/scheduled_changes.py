@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from django.conf import settings
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.policies.models import TenantQuota
@@ -19,9 +20,15 @@ def failed(environment: str) -> int:
 
 
 def upcoming(environment: str) -> tuple[ScheduledChange, ...]:
-    """Changes that are due within the time in which they are announced, the next first, with overdue ones."""
-    until = timezone.now() + timedelta(seconds=settings.ANNOUNCE_S)
+    """Changes that are due within the time in which they are announced, the next first, with overdue ones.
+
+    The end of a quota is one when it was announced: in the last half of a shorter time, because the person
+    who has just made the quota knows it.
+    """
+    now = timezone.now()
+    until = now + timedelta(seconds=settings.ANNOUNCE_S)
     quotas = TenantQuota.objects.filter(tenant__environment=environment, expires_at__lte=until)
+    quotas = quotas.filter(Q(announced_at__isnull=False) | Q(expires_at__lte=now))
     columns = quotas.order_by("expires_at").values_list("tenant__key", "name", "expires_at")
     found = [
         ScheduledChange(

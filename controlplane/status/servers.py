@@ -18,6 +18,10 @@ MAX_WAITING = 1_000
 MAX_LATE = 1_000
 MAX_ERRORS_PER_S = 10.0
 MAX_CPU = 900
+HEALTHY_WORDS = (
+    f"{MAX_WAITING:,} waiting calls, p95 at {MAX_LATE / 10:.0f} % of the SLA of a route,"
+    f" {MAX_ERRORS_PER_S:.0f} errors/s, and CPU at {MAX_CPU / 10:.0f} %"
+)
 #: A pod is unhealthy above this part of one of these, unless an admin chose another part.
 UNHEALTHY_AT = 1.0
 

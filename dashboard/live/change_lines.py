@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from controlplane.audit.action_words import action_verb, action_words, named_target
+from controlplane.audit.action_words import action_verb, action_words, adds, named_target
 from controlplane.status.facts import Change
 from dashboard.words.labels import difference, left_off
 
@@ -66,7 +66,7 @@ def line_of(change: Change) -> ChangeLine:
         at=change.at,
         actor=change.actor,
         human=change.human,
-        action=action_words(change.action),
+        action=action_words(change.action, added=adds(change.before, change.after)),
         verb=action_verb(change.action),
         target_kind=change.target_kind,
         target=named_target(change.target_kind, change.target),

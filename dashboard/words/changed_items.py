@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.editing.plans.difference import what
@@ -21,6 +21,20 @@ class ChangedItem:
     name: str
     what: str
     lines: list[ChangeWords]
+
+
+class _Described(Protocol):
+    @property
+    def what(self) -> str: ...
+    @property
+    def lines(self) -> Sequence[ChangeWords]: ...
+
+
+def are_new(items: Sequence[_Described]) -> bool:
+    """Whether all of them were created, or have only values that were not there."""
+    return bool(items) and all(
+        one.what == "created" or (one.lines and not any(line.before for line in one.lines)) for one in items
+    )
 
 
 class TiersAsOf:

@@ -42,6 +42,21 @@ def test_what_is_proposed_is_not_told_in_the_past_tense(action: str) -> None:
     assert not re.match(r"\w+ed\b", proposal_words(action, "initech")), proposal_words(action, "initech")
 
 
+def test_what_was_not_there_before_is_added_and_not_changed() -> None:
+    """Changes had "Template changed: Created template partner"."""
+    limit = {"vendor_limits.contract.limit": 100, "version": 2}
+    first = Change(
+        at=0.0, actor="ada", human=True, action="vendor_limit.set", target="llm", before={"version": 1},
+        after=limit,
+    )  # fmt: skip
+    assert line_of(first).action == "Vendor limit added"
+    raised = replace(first, before={"vendor_limits.contract.limit": 50, "version": 1})
+    assert line_of(raised).action == "Vendor limit changed"
+    template = replace(first, action="template.set", before=None, after={"limit": 100})
+    assert line_of(template).action == "Template added"
+    assert line_of(replace(template, action="tuning.set")).action == "Tuning changed", "it is always there"
+
+
 def test_a_proposal_reads_as_a_task() -> None:
     assert proposal_words("tenant_quota.set", "initech") == "Change a quota of initech"
     assert proposal_words("tenant_quota.set") == "Change a quota"

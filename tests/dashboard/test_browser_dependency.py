@@ -101,7 +101,7 @@ def test_an_admin_adds_a_dependency_with_all_of_its_parts_in_three_clicks(
     page.fill("#f-protection-bulkhead-max_concurrent", "30")
     page.fill("#f-protection-retry-attempts", "4")
     becomes(page, "document.querySelector('#preview').innerText.includes('3 retries, after')")
-    becomes(page, "document.querySelector('#preview').innerText.includes('This adds ledger')")
+    becomes(page, "document.querySelector('#preview').innerText.includes('Saving adds ledger')")
     pictures(page, "dependency-new")
     page.fill("#f-reason", "the ledger moved to a vendor")
     clicks.on("#dependency-form button[type=submit]")

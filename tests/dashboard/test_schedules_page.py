@@ -12,8 +12,9 @@ from controlplane.approvals.models import ChangeRequest
 from controlplane.approvals.rules import set_approvals
 from controlplane.change_requests import decide
 from controlplane.editing import edits
+from controlplane.phrases import moment
 from controlplane.policies.models import Tenant, TierQuota
-from controlplane.schedules.due import run_due
+from controlplane.schedules.due import announce, run_due
 from controlplane.schedules.models import Schedule
 from tests.people import ADA, BOB, OLGA
 
@@ -176,7 +177,9 @@ def test_the_same_change_is_scheduled_once_for_one_time(log_in: Any) -> None:
     assert "already waits for approval: change request" in shown
 
 
-def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
+def test_a_temporary_quota_is_listed_and_announced(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overview announced the end of a quota in the second in which the quota was made."""
+    ends = timezone.now() + timedelta(minutes=20)
     edits.set_tenant_quota(
         environment="production",
         tenant="acme-retail",
@@ -185,12 +188,19 @@ def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:
         window_s=60,
         burst=500,
         expected_version=None,
-        expires_at=timezone.now() + timedelta(minutes=20),
+        expires_at=ends,
         reason=WHY,
         actor=ADA,
     )
     client = log_in("vera")
-    assert "Quota requests of acme-retail ends" in page(client.get("/"))
+    announce()
+    assert "Quota requests of acme-retail ends" not in page(client.get("/"))
+    with monkeypatch.context() as later:
+        later.setattr(timezone, "now", lambda: ends - timedelta(minutes=5))
+        announce()
+    shown = text_of(page(client.get("/")))
+    assert "Quota requests of acme-retail ends" in shown
+    assert f"Automatically, at {moment(ends.timestamp())}" in shown
     assert "quota of tier pro" in page(client.get("/schedules"))
 
 

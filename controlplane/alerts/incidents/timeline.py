@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
-from controlplane.audit.action_words import action_words, named_target
+from controlplane.audit.action_words import action_words, adds, named_target
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.mode_words import mode_change_words
@@ -233,7 +233,7 @@ def _entries(wanted: _Range) -> Iterable[Line]:
         yield Line(
             at=row.at,
             kind="override" if override else "edit" if row.revision is not None else "other",
-            what=action_words(row.action),
+            what=action_words(row.action, added=adds(row.before, row.after)),
             who=row.actor,
             human=change.human,
             thing=named_target(row.target_kind, row.target_name),

@@ -27,7 +27,7 @@ from controlplane.status.observed import (
     observed_rate,
     observed_until,
 )
-from controlplane.status.servers import UNHEALTHY_AT, ServerStatus, spared_how, worst_part
+from controlplane.status.servers import HEALTHY_WORDS, UNHEALTHY_AT, ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
@@ -102,7 +102,7 @@ def _why_unhealthy(status: Status) -> str:
 
 
 def _why(one: ServerStatus) -> str:
-    near = f"{100 * worst_part(one.server):.0f} % of the most that a healthy pod has"
+    near = f"{100 * worst_part(one.server):.0f} % of a limit for healthy pods"
     return ", ".join(one.because) or near
 
 
@@ -196,7 +196,13 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="unhealthy",
         describes="pods are unhealthy",
-        threshold=jumping(warning=UNHEALTHY_AT, unit="% of the most of a healthy pod", least=0.1, most=100.0),
+        threshold=jumping(
+            warning=UNHEALTHY_AT,
+            unit="% of a limit for healthy pods",
+            least=0.1,
+            most=100.0,
+            note=f"The limits are {HEALTHY_WORDS}.",
+        ),
         value=_worst,
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,

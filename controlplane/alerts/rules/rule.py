@@ -127,6 +127,8 @@ class Threshold:
     whole: bool = False
     #: An alert that fires ends at this percentage of its threshold. 100 for a figure that does not jump.
     clear_percent: int = 100
+    #: A sentence after them.
+    note: str = ""
 
     def of(self, severity: Severity) -> float | None:
         return self.critical if severity == "critical" else self.warning
@@ -161,7 +163,7 @@ class Threshold:
         levels: tuple[tuple[Severity, str], ...] = (("warning", "a warning"), ("critical", "critical"))
         parts = [f"{self.compare} {self.shown(of)} is {word}" for of, word in levels if self.shown(of)]
         text = ", ".join(parts)
-        return f"{text[:1].upper()}{text[1:]}." if text else ""
+        return f"{text[:1].upper()}{text[1:]}. {self.note}".strip() if text else ""
 
     @property
     def clear_words(self) -> str:

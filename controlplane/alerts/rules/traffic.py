@@ -267,9 +267,10 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=300),
         needs="series",
         scope=_EACH_CALLER,
-        text=lambda one: f"One {one.kind} is refused again and again: digest {one.digest}",
+        text=lambda one: f"One {one.kind} is refused again and again",
         detail=lambda one: (
             f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples."
+            f" Hot keys lists its tenant and limit beside the digest {one.digest}."
         ),
         headline=lambda one: Headline(f"One {one.kind}", "is", "refused again and again"),
         weight=230,

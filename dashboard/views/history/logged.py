@@ -17,6 +17,7 @@ from controlplane.policies.undone import Undone, undone
 from controlplane.status.read_facts import change_of
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.words.change_words import ChangeWords, change_words
+from dashboard.words.changed_items import are_new
 
 #: Things of one edit that are described, and lines of each.
 _THINGS, _LINES = 3, 4
@@ -83,17 +84,18 @@ def _revision(
 ) -> LoggedChange:
     is_override = row.action.startswith("breaker.")
     line = line_of(change_of(entry)) if entry is not None else None
+    things = tuple(_entity(one) for one in changes)
     return LoggedChange(
         at=row.at,
         kind="override" if is_override else "edit",
         who=row.actor,
         human=row.role in Role.values,
-        what=action_words(row.action),
+        what=action_words(row.action, added=are_new(things)),
         thing="" if changes else row.target,
         link=reverse("breaker", args=[row.target]) if is_override and row.target else "",
         before=line.before if line is not None else "",
         detail=line.after if line is not None else "",
-        things=tuple(_entity(one) for one in changes),
+        things=things,
         more=max(0, row.changed - len(changes)),
         reason=row.reason,
         revision=row.number,

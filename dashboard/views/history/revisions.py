@@ -26,7 +26,7 @@ from dashboard.tables.table_files import rows_drawn
 from dashboard.views.history.logged import logged_revisions
 from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of, not_found, owned_by
-from dashboard.words.changed_items import ChangedItem, TiersAsOf, changed_items
+from dashboard.words.changed_items import ChangedItem, TiersAsOf, are_new, changed_items
 
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
@@ -106,15 +106,16 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         else None
     )
     asked_for = ChangeRequest.objects.filter(environment=environment_in(request), revision=row.number).first()
+    things = changed_items(changes[start : start + most], *_tiers_around(row))
     context = context_of(
         request,
         "revisions",
         row=row,
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
-        words=action_words(row.action),
+        words=action_words(row.action, added=are_new(things)),
         undone=undone(environment_in(request), [row.number]).get(row.number),
-        things=changed_items(changes[start : start + most], *_tiers_around(row)),
+        things=things,
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + most else None,
         head=head,
