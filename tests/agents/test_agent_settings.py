@@ -96,7 +96,8 @@ def test_a_mistake_names_the_variable_and_never_its_value(variables: dict[str, s
 
 
 def test_variables_of_the_control_plane_and_of_others_are_accepted():
-    read(SECRET_KEY="x", BROKER_URL="redis://b", BEAT_MS="500", DEBUG="1", MY_OWN_THING="1")
+    with_others = read(SECRET_KEY="x", BROKER_URL="redis://b", BEAT_MS="500", DEBUG="1", MY_OWN_THING="1")
+    assert with_others == read(), "they are no settings of an agent"
 
 
 def test_neither_the_token_nor_a_password_is_ever_shown():

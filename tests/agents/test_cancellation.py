@@ -177,6 +177,7 @@ async def test_no_stop_of_a_part_waits_for_a_task_that_cannot_be_cancelled():
             await health.stop()
             await cluster.close()
             await sentinel.close()
+        assert not task.done(), "none of them waited for its end"
 
 
 async def test_a_watch_stops_although_a_task_of_its_own_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch):

@@ -66,8 +66,9 @@ class TestOneHolder:
         assert agent.locks.figures.taken == 1
 
     async def test_other_names_do_not_wait(self, agent: Agent):
-        async with agent.lock("report"), agent.lock("export", wait_s=0):
-            pass
+        async with agent.lock("report") as report, agent.lock("export", wait_s=0) as export:
+            assert report.valid
+            assert export.valid
 
     async def test_a_cancelled_wait_takes_nothing(self, agent: Agent, limits: redis.Redis):
         async with agent.lock("report"):

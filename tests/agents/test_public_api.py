@@ -163,8 +163,8 @@ class TestCosts:
 
     async def test_a_call_that_was_not_made_frees_its_slot_and_says_nothing(self, agent: Agent):
         agent.give_back(await agent.admit_call("single"))
-        async with agent.call("single", wait_s=5):
-            """Free again."""
+        async with agent.call("single", wait_s=5) as permit:
+            assert permit.decision.allowed, "free again"
 
 
 class TestCalls:

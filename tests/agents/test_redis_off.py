@@ -47,8 +47,9 @@ async def test_one_warning_names_the_variable(caplog):
 async def test_the_gateway_is_not_asked_even_if_it_is_set():
     # Nothing listens there, and no token is set: both would fail otherwise.
     elsewhere = settings(FUSEBOARD_URL="http://127.0.0.1:1")
-    async with fuseboard.Agent(settings=elsewhere) as agent, agent.call("payments-api"):
-        pass
+    async with fuseboard.Agent(settings=elsewhere) as agent, agent.call("payments-api") as permit:
+        assert permit.decision.allowed
+        assert agent.ready()
 
 
 async def test_an_agent_starts_again_on_another_loop():

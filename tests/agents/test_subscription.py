@@ -347,4 +347,5 @@ for module in pkgutil.walk_packages(fuseboard.__path__, "fuseboard."):
     if not module.name.endswith("__main__") and not module.name.startswith(others):
         importlib.import_module(module.name)
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

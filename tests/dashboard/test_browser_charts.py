@@ -17,6 +17,37 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 FIGURE = "#chart-calls"
 SAID = f"document.querySelector('{FIGURE} .chart-say').textContent"
 
+#: The red runs of the highest row that has any, above what is drawn: in CSS pixels.
+BANDS = """(() => {
+  const probe = document.createElement("i");
+  probe.style.color = "var(--red)";
+  document.body.append(probe);
+  const red = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  const canvas = document.querySelector("#chart-failed canvas");
+  const ratio = canvas.width / canvas.getBoundingClientRect().width;
+  const { data, width, height } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const isRed = (x, y) => red.every((part, i) => Math.abs(data[4 * (y * width + x) + i] - part) < 12)
+    && data[4 * (y * width + x) + 3] > 200;
+  const runsOf = y => {
+    const runs = [];
+    for (let x = 0; x < width; x++) {
+      if (!isRed(x, y)) continue;
+      const last = runs.at(-1);
+      if (last && last.end === x) last.end++; else runs.push({ start: x, end: x + 1 });
+    }
+    return runs;
+  };
+  for (let y = 0; y < height; y++) {
+    const runs = runsOf(y);
+    if (!runs.length) continue;
+    let tall = 1;
+    while (isRed(runs[0].start + 1, y + tall)) tall++;
+    return runs.map(({ start, end }) => (
+      { left: start / ratio, wide: (end - start) / ratio, tall: tall / ratio }));
+  }
+  return [];
+})()"""
+
 
 def seed(minutes: int = 50, *, gap: range = range(20, 30)) -> datetime:
     """20 to 39 calls per 10 s, of the last minutes, with an unknown time; the start of the first span."""
@@ -71,6 +102,12 @@ def test_a_breaker_that_flaps_is_a_band_for_each_open_period(production: Any, si
     said = "document.querySelector('#chart-failed .chart-say').textContent"
     becomes(page, f"{said}.includes('not closed 2 times, for 3 min')")
     assert "not closed" not in page.evaluate(SAID), "one chart is enough"
+    first, second, *others = page.evaluate(BANDS)
+    assert not others, "one band for each open period, and none for a transition"
+    # Of 2 min and of 1 min, 10 min apart; a pixel is about 6 s.
+    assert 1.6 <= first["wide"] / second["wide"] <= 2.4
+    assert 4.4 <= (second["left"] - first["left"]) / first["wide"] <= 5.6
+    assert first["tall"] <= 6, "thin: the line below stays readable"
 
 
 def test_keys_move_through_points_and_unknown_is_said(production: Any, sign_in: Any) -> None:

@@ -35,6 +35,25 @@ def open_everywhere(state="open", **fields):
     notify()
 
 
+def test_the_dot_is_green_only_where_figures_are_live(sign_in):
+    """It was green beside "Loaded", too."""
+    page = sign_in("vera")
+    dot = "getComputedStyle(document.querySelector('#live'), '::before').backgroundColor"
+    colour = """name => {
+      const probe = document.createElement("i");
+      probe.style.color = `var(${name})`;
+      document.body.append(probe);
+      return getComputedStyle(probe).color;
+    }"""
+    page.goto("/runbooks")
+    is_live(page)
+    assert page.inner_text("#live b") == "Loaded"
+    assert page.evaluate(dot) == page.evaluate(colour, "--muted")
+    page.goto("/breakers")
+    green = page.evaluate(colour, "--green")
+    becomes(page, f"document.querySelector('#live b').textContent === 'Live' && {dot} === '{green}'")
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_live_fits_and_complains_about_nothing(sign_in, path):
     page = sign_in("ada")

@@ -55,6 +55,22 @@ def can_log_in(name: str, password: str = NEW) -> bool:
     return bool(browser.get("/account").status_code == 200)
 
 
+def test_the_page_says_who_approves_and_who_applies(log_in: Any) -> None:
+    """S2-26: it said that admins approve, and the roles are otherwise."""
+    page = text_of(log_in("ada").get("/people").content.decode())
+    assert "Operators also override and reset breakers, and approve changes that admins propose." in page
+    assert "Admins also change quotas, tokens and people, and apply approved changes." in page
+    for role, action, permitted in (
+        ("viewer", "approve_change", False),
+        ("operator", "override_breaker", True),
+        ("operator", "approve_change", True),
+        ("operator", "edit_quota", False),
+        ("admin", "edit_quota", True),
+        ("admin", "set_approvals", True),
+    ):
+        assert Reader(name="", role=role).may(action) is permitted, f"{role} {action}"
+
+
 def first_admin(*arguments: str) -> str:
     said = StringIO()
     call_command("first_admin", *arguments, stdout=said, stderr=StringIO())

@@ -87,7 +87,8 @@ def moved(production: str) -> int:
 def test_every_role_may_view_revisions(log_in: Any) -> None:
     client = log_in("vera")
     for path in ("", "?only=changes", "?before=3", "?before=x", "/1", "/1?page=9", "/1?page=x"):
-        page(client.get(f"/revisions{path}"))
+        words = "Revision 1" if path.startswith("/") else "Newest first"
+        assert words in page(client.get(f"/revisions{path}")), path
 
 
 def test_only_admins_may_edit_in_bulk_or_export_everything(log_in: Any) -> None:

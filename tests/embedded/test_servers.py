@@ -150,7 +150,8 @@ def test_postgres_killed_with_its_lock_file_left_behind_starts_again(tmp_path):
         lock = server.data / "postmaster.pid"
         lock.write_text(lock.read_text().replace(str(server.process.pid), str(os.getppid()), 1))
         server.start()
-        psycopg.connect(server.url).close()
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
     finally:
         server.stop()
 

@@ -178,7 +178,8 @@ def test_a_truncated_body_disturbs_no_other_client(gateway):
             f"POST {SYNC_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
             'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"environment"'.encode()
         )
-    sync(client)
+        assert sync(client).next_ms == 200
+    assert sync(client).next_ms == 200
 
 
 def test_it_writes_its_last_batch_before_it_exits(gateway, postgres):

@@ -157,6 +157,7 @@ def test_a_second_signal_may_interrupt_the_handler_of_the_first():
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.000_1, 0.000_1)
         while count < 500:
             watch.begin()
+        assert not watch._begun.empty(), "each call was noted"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
