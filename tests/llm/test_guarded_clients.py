@@ -34,7 +34,7 @@ def threads(tmp_path: Path) -> Iterator[blocking.Agent]:
         yield agent
 
 
-# Which dependency
+# The dependency of a call
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_a_body_that_is_wrong_is_the_business_of_the_vendor(vendor: Vendor
     assert seen == [content]
 
 
-# What clients keep
+# Settings that a client keeps
 
 
 @pytest.mark.parametrize("make", [openai.OpenAI, anthropic.Anthropic])

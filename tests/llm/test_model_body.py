@@ -21,15 +21,16 @@ from fuseboard.llm.estimate import Learned
 from fuseboard.llm.stream import MAX_READ
 from fuseboard.llm.usage import MEASURES, Usage
 from tests.agents.mutating import Mutant, mutated
-from tests.llm.vendor import Answer, Charged, Chat, Embeddings, Messages, Responses, Scenario
+from tests.llm.vendor import Answer, Charged, Chat, Completions, Embeddings, Messages, Responses, Scenario
 
-CHAT, RESPONSES, EMBEDDINGS, MESSAGES = DIALECTS
+CHAT, RESPONSES, EMBEDDINGS, MESSAGES, COMPLETIONS = DIALECTS
 #: A dialect, and the vendor's side of it.
 SIDES: list[tuple[Dialect, type[Answer]]] = [
     (CHAT, Chat),
     (RESPONSES, Responses),
     (EMBEDDINGS, Embeddings),
     (MESSAGES, Messages),
+    (COMPLETIONS, Completions),
 ]
 INPUT, WORDS = 120, 30
 

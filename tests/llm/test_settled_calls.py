@@ -41,6 +41,15 @@ async def chat(client: openai.AsyncOpenAI, *, stream: bool) -> None:
             part.choices[0]  # an event without a choice is for those who ask for it
 
 
+async def complete(client: openai.AsyncOpenAI, *, stream: bool) -> None:
+    answer: Any = await client.completions.create(
+        model="gpt-3.5-turbo-instruct", prompt="Which tokens? " * 20, max_tokens=1000, stream=stream
+    )
+    if stream:
+        async for part in answer:
+            part.choices[0]  # an event without a choice is for those who ask for it
+
+
 async def respond(client: openai.AsyncOpenAI, *, stream: bool) -> None:
     answer: Any = await client.responses.create(
         model="gpt-5.2", input=ASKED, max_output_tokens=1000, stream=stream
@@ -65,6 +74,7 @@ async def message(client: anthropic.AsyncAnthropic, *, stream: bool) -> None:
 
 WAYS = {
     "chat": (gpt, chat, True),
+    "completions": (gpt, complete, True),
     "responses": (gpt, respond, True),
     "embeddings": (gpt, embed, True),
     "messages": (claude, message, False),

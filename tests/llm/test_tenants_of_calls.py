@@ -3,23 +3,33 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 from wsgiref.util import FileWrapper, setup_testing_defaults
 
+import httpx
 import pytest
 import redis
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
+from fastapi import Depends, FastAPI, Header
+from msgspec.structs import replace
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 import fuseboard
-from fuseboard import Misconfigured
+from fuseboard import Misconfigured, Reason, Refused
 from fuseboard.calling.current_tenant import current_tenant
+from fuseboard.contract.policy import Tier
 from fuseboard.integrations.asgi import FuseboardMiddleware as AsgiMiddleware
 from fuseboard.integrations.django import FuseboardMiddleware as DjangoMiddleware
+from fuseboard.integrations.drf import FuseboardThrottle
+from fuseboard.integrations.fastapi import limited
 from fuseboard.integrations.wsgi import FuseboardMiddleware as WsgiMiddleware
 from fuseboard.testing import FakeAgent
-from tests.llm.pods import billed, gpt, pod, spent
+from tests.agents.limit_kinds import window
+from tests.llm.pods import MONTH_S, RULES, billed, gpt, pod, spent
 from tests.llm.vendor import Vendor
 from tests.waiting import eventually
 
@@ -43,6 +53,40 @@ async def test_a_job_says_whose_call_it_is(limits: redis.Redis, redis_url: str, 
             )
             assert found["llm-output_tokens"] == one["output_tokens"]
         await eventually(lambda: spent(agent), accept=lambda found: found == every)
+
+
+async def test_a_function_names_the_tenant_of_each_call(limits: redis.Redis, redis_url: str, vendor: Vendor):
+    whose = iter(["acme", None, ""])
+    async with (
+        pod(limits, redis_url) as agent,
+        gpt(agent, vendor, tenant=lambda: next(whose)) as client,
+    ):
+        for _ in range(2):
+            await client.chat.completions.create(model="m", messages=ASKED)
+        with fuseboard.tenant("other"):
+            await client.chat.completions.create(model="m", messages=ASKED)
+        one = billed(vendor.bill[0], counts_cached=True)
+        for tenant in ("acme", "other"):
+            await eventually(
+                lambda tenant=tenant: spent(agent, tenant=tenant),
+                accept=lambda found: found["all-tokens"] == one["tokens"],
+            )
+
+
+async def test_a_call_that_a_quota_refuses_is_in_the_counters_of_its_tenant(
+    limits: redis.Redis, redis_url: str, vendor: Vendor
+):
+    few = window(50, MONTH_S, name="few", measure="tokens")
+    rules = replace(RULES, tiers=(Tier(name="free", quotas=(few,)),))
+    async with pod(limits, redis_url, rules) as agent, gpt(agent, vendor, tenant="acme") as client:
+        for _ in range(2):
+            with pytest.raises(Refused, match="few"):
+                await client.chat.completions.create(model="m", messages=ASKED * 20, max_tokens=5)
+        counted = agent.counters.wire()
+        assert [(one.tenant, one.allowed, one.refused) for one in counted.tenants] == [("acme", 0, 2)]
+        assert [(one.rule, one.refused) for one in counted.rules] == [("few", 2)]
+        assert counted.refused == {Reason.QUOTA: 2}
+    assert vendor.requests == 0
 
 
 async def test_a_call_within_a_request_is_no_request_of_its_own(
@@ -103,6 +147,33 @@ async def test_asgi_serves_each_request_for_its_tenant():
     await asyncio.gather(ask("/acme"), ask("/other"), ask("/"))
     assert sorted(seen) == ["", "", "", "acme", "acme", "acme", "other", "other", "other"]
     await ask("/acme")
+    assert current_tenant() == ""
+
+
+# FastAPI
+
+
+async def test_fastapi_serves_a_limited_route_for_its_tenant():
+    app, agent = FastAPI(), FakeAgent()
+
+    def whose(x_tenant: Annotated[str | None, Header()] = None) -> str | None:
+        return x_tenant
+
+    route = {"dependencies": [Depends(limited(agent, tenant=whose))]}  # type: ignore[arg-type]
+
+    @app.get("/async", **route)  # type: ignore[arg-type]
+    async def asynchronous() -> str:
+        return current_tenant()
+
+    @app.get("/thread", **route)  # type: ignore[arg-type]
+    def in_a_thread() -> str:
+        return current_tenant()
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        for where in ("/async", "/thread"):
+            for tenant in ("acme", "other"):
+                assert (await client.get(where, headers={"x-tenant": tenant})).json() == tenant
+            assert (await client.get(where)).json() == ""
     assert current_tenant() == ""
 
 
@@ -217,7 +288,19 @@ def file(request: HttpRequest) -> FileResponse:
     return FileResponse(open(__file__, "rb"))
 
 
-urlpatterns = [path(view.__name__, view) for view in (whole, awhole, streamed, astreamed, file)]
+class Throttled(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+    throttle_classes = (FuseboardThrottle,)
+
+    def get(self, request: Request) -> Response:
+        return Response(current_tenant())
+
+
+urlpatterns = [
+    *[path(view.__name__, view) for view in (whole, awhole, streamed, astreamed, file)],
+    path("throttled", Throttled.as_view()),
+]
 
 
 @pytest.fixture
@@ -255,3 +338,14 @@ def test_django_sends_a_file_as_it_did():
     assert answer.file_to_stream is not None
     assert b"as_it_did" in b"".join(answer)
     answer.close()
+
+
+@pytest.mark.usefixtures("django_app")
+@pytest.mark.parametrize("decided_before", [False, True])
+def test_a_throttle_of_rest_framework_serves_a_request_for_its_tenant(settings: Any, decided_before: bool):
+    if not decided_before:
+        settings.MIDDLEWARE = []
+    for tenant in ("acme", "other"):
+        assert Client().get("/throttled", headers={"x-tenant": tenant}).json() == tenant
+        assert current_tenant() == ""
+    assert Client().get("/throttled").json() == ""

@@ -74,7 +74,7 @@ class Vendor:
 
 
 def _input_of(body: dict[str, Any]) -> int:
-    said = body.get("messages") or body.get("input") or ""
+    said = body.get("messages") or body.get("input") or body.get("prompt") or ""
     return -(-len(json.dumps(said)) // 4)
 
 
@@ -93,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         charged.fresh = _input_of(body)
         answers = {
             "/v1/chat/completions": Chat,
+            "/v1/completions": Completions,
             "/v1/responses": Responses,
             "/v1/embeddings": Embeddings,
             "/v1/messages": Messages,
@@ -243,6 +244,17 @@ class Chat(Answer):
         if asked and self.scenario.reports_usage:
             self.event(self._chunk([], usage=self._usage()))
         self.event("[DONE]")
+
+
+class Completions(Chat):
+    def _choice(self, delta: dict[str, Any], reason: str | None = None) -> None:
+        text = {"index": 0, "text": delta.get("content", ""), "finish_reason": reason, "logprobs": None}
+        self.event(self._chunk([text]) | {"object": "text_completion"})
+
+    def whole(self) -> dict[str, Any]:
+        choice = {"index": 0, "text": self.text, "finish_reason": "stop", "logprobs": None}
+        usage = {"usage": self._usage()} if self.scenario.reports_usage else {}
+        return self._chunk([choice], **usage) | {"object": "text_completion"}
 
 
 class Responses(Answer):

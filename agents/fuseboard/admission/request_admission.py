@@ -17,12 +17,13 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import DemandSupply, Leases
 from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.settlements import Settlements
+from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
-from fuseboard.reporting.request_tallies import UNCOUNTED
+from fuseboard.reporting.request_tallies import UNCOUNTED, RequestTally
 from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 from fuseboard.without_redis.local_limits import LocalLimits
@@ -76,10 +77,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         domain, demand = self.domains.of_tenant(snapshot.policy, tenant, rules, costs, subject)
         # Costs of a call within a request are no request of their own.
         if demand.tally is UNCOUNTED and any(measure == "calls" for measure, _ in costs):
-            demand.tally = self.counters.tally(tenant, demand.rules)
-            demand.parent_tallies = tuple(
-                self.counters.parent_tally(*owned) for owned in demand.inherited.items()
-            )
+            demand.tally, demand.parent_tallies = self._tallies(tenant, demand)
         return RequestLane(
             snapshot,
             domain,
@@ -91,6 +89,11 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             changes=self.configuration.changes,
             beside=self._beside(snapshot, costs, subject),
         )
+
+    def _tallies(self, tenant: str, demand: StandingDemand) -> tuple[RequestTally, tuple[RequestTally, ...]]:
+        """The tallies of the tenant, and of those that it inherits limits from."""
+        parents = [self.counters.parent_tally(*owned) for owned in demand.inherited.items()]
+        return self.counters.tally(tenant, demand.rules), tuple(parents)
 
     def _beside(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> RequestLane | None:
         if self.domains.decides_together:
@@ -184,8 +187,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             for tally in demand.parent_tallies:
                 tally.allowed += 1
         else:
-            self.counters.request_refused(demand.tally, decision.reason, decision.rule)
-            for tally in demand.parent_tallies:
+            own, parents = demand.tally, demand.parent_tallies
+            if own is UNCOUNTED:
+                # The refusal of a call within a request is the refusal that its tenant asks about.
+                own, parents = self._tallies(lane.tenant, demand)
+            self.counters.request_refused(own, decision.reason, decision.rule)
+            for tally in parents:
                 tally.refuse_inherited(decision.rule)
         if not lane.known:
             self.counters.unknown_tenant()

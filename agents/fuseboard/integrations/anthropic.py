@@ -1,4 +1,4 @@
-"""The errors of a guarded client of Anthropic for a refused request: see ``fuseboard.guard``."""
+"""The errors of a guarded client of Anthropic for a request that was not sent: see ``fuseboard.guard``."""
 
 import anthropic
 
@@ -7,3 +7,7 @@ from fuseboard.integrations.guarded_request import ModelCallRefused
 
 class CallRefused(ModelCallRefused, anthropic.APIConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
+
+
+class CallNotRepeated(anthropic.APIConnectionError):
+    """The client tried to repeat a request itself. The request was not sent again."""

@@ -25,6 +25,7 @@ from rest_framework.views import APIView
 from rest_framework.views import exception_handler as default_handler
 
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.current_tenant import enter_tenant
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations import preflight
@@ -102,7 +103,7 @@ class FuseboardThrottle(BaseThrottle):  # type: ignore[misc] # the library has n
             return True
         if decision.allowed:
             view.headers.update(limit_headers(decision, legacy=bool(option("LEGACY_HEADERS"))))
-            _finish_at_close(request._request, decision)
+            _finish_at_close(request._request, decision, tenant)
             return True
         refused = RequestRefused(decision)
         view.headers.update(refused.headers)
@@ -126,13 +127,19 @@ def _without_content(headers: Headers) -> dict[str, str]:
     return {name: value for name, value in headers if not name.startswith("content-")}
 
 
-def _finish_at_close(request: HttpRequest, decision: Decision) -> None:
-    """Free the slots when the server closes the response, which closes the request first."""
+def _finish_at_close(request: HttpRequest, decision: Decision, tenant: str | None) -> None:
+    """Work for the tenant, and hold the slots, until the server closes the response, which closes the request
+    first.
+    """
     close, left = request.close, [decision]
+    # An empty one too: a server may not have closed the request before in this thread.
+    enter_tenant(tenant or "")
 
     def close_and_finish() -> None:
         if left:
             agent().finish(left.pop())
+            # Not by its token: an asynchronous server closes the request in another context.
+            enter_tenant("")
         close()
 
     request.close = close_and_finish  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ from starlette.websockets import WebSocketState
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.current_tenant import current_tenant, enter_tenant
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
@@ -150,9 +151,23 @@ def limited(
                 held.accepted()
             # The first of the tasks, so that work after the answer holds nothing.
             after.add_task(held.answered)
-            yield decision
+            with _working_for(whose):
+                yield decision
 
     return decide
+
+
+@contextmanager
+def _working_for(name: str | None) -> Iterator[None]:
+    """The route works for this tenant: its calls to models are charged to it."""
+    before = current_tenant()
+    if name:
+        enter_tenant(name)
+    try:
+        yield
+    finally:
+        # Not by its token: the generator of this dependency may be closed in another context.
+        enter_tenant(before)
 
 
 def _refused(connection: HTTPConnection, decision: Decision, legacy: bool) -> Refused:

@@ -50,12 +50,13 @@ def guard(
 
     The clients of OpenAI and Anthropic repeat requests themselves, also refused ones. ``guard`` sets their
     ``max_retries`` to 0. If it was more, ``retry`` and ``idempotent`` are on, so that the retry policy and
-    the retry budget of the dependency decide instead. Their calls reserve the tokens that limits count, and
+    the retry budget of the dependency decide instead. A client with other options (``with_options``) repeats
+    nothing either. Their calls reserve the tokens that limits count, and
     are settled by the usage in the answer, as those of ``fuseboard.llm``. There, ``name`` may be left out.
     Then a request belongs to the dependency with the name of its model (``gpt-5.2``), if the policy has one,
     and else to that with the name of its host (``api.openai.com``). Without a ``tenant``, a call is charged
-    to that of the request that is served, or of ``fuseboard.tenant``. ``add_usage=False`` is for a server of
-    models that refuses ``stream_options``.
+    to that of the request that is served, or of ``fuseboard.tenant``. ``tenant`` may be a function.
+    ``add_usage=False`` is for a server of models that refuses ``stream_options``.
 
     Raises ``Misconfigured`` for another client, for an agent of the other kind, and for a client that is
     guarded already.
@@ -122,13 +123,13 @@ def _guard_model_client(
     # Imported here: a service that calls no model loads nothing of it.
     module = import_module(f"fuseboard.llm.{library}")
     guarded = module.LlmTransport if asynchronous else module.BlockingLlmTransport
-    refused = import_module(f"fuseboard.integrations.{package}").CallRefused
+    errors = import_module(f"fuseboard.integrations.{package}")
 
     def wrap(transport: Any) -> Any:
         outer = guarded(
             agent, dependency=name, transport=transport, add_usage=add_usage, **{**defaults, **options}
         )
-        outer._refused = refused
+        outer._refused, outer._not_repeated = errors.CallRefused, errors.CallNotRepeated
         return outer
 
     _wrap_httpx(library, inner, wrap, asynchronous)

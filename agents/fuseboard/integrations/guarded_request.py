@@ -191,8 +191,13 @@ class GuardedSender(ABC):
         check_transport_options(type(self).__name__, options)
         self._agent, self._dependency = agent, dependency
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
+        tenant = options.get("tenant", "")
+        self._tenant_of = tenant if callable(tenant) else None
         #: The options of each attempt.
-        self._options: CallOptions = {"tenant": options.get("tenant", ""), "wait_s": options.get("wait_s")}
+        self._options: CallOptions = {
+            "tenant": "" if callable(tenant) else tenant,
+            "wait_s": options.get("wait_s"),
+        }
         if (tier := options.get("tier")) is not None:
             self._options["tier"] = tier
 
@@ -270,7 +275,12 @@ class GuardedSender(ABC):
 
     def _call_of(self, request: Any) -> tuple[str, CallOptions]:
         """The dependency that a request belongs to, and the options of each attempt."""
-        return self._dependency, self._options
+        return self._dependency, self._options_now()
+
+    def _options_now(self) -> CallOptions:
+        if self._tenant_of is None:
+            return self._options
+        return {**self._options, "tenant": self._tenant_of() or ""}
 
     async def _admit(self, request: Any) -> Permit:
         dependency, options = self._call_of(request)

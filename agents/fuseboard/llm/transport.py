@@ -27,6 +27,12 @@ from fuseboard.llm.usage import measures_of
 
 #: The key of a request's ``extensions`` that has its call.
 _CALL = "fuseboard.model_call"
+#: The header in which a client of OpenAI or Anthropic counts its own repetitions of a request.
+_REPEATED = "x-stainless-retry-count"
+_NOT_REPEATED = (
+    "the request failed before, and this client tried to repeat it: it was not sent, because the retry policy"
+    " of the dependency decides. Leave max_retries at 0, and pass retry=True to fuseboard.guard"
+)
 #: Longer names of models, which clients may make up, are cut.
 MAX_MODEL = 200
 #: The longest name of a dependency.
@@ -40,13 +46,17 @@ class ModelGuard(Guard[Any]):
     Requests that ask no model, such as those for files, cost a call and nothing else.
 
     Without ``dependency``, a request belongs to the dependency with the name of its model, if the policy has
-    one; else to the dependency with the name of its host. So ``gpt-5.2`` may have limits of its own, and
+    one; else to the dependency with the name of its host. So ``gpt-5.2`` may have its own limits, and
     ``api.openai.com`` has those of all other models. The tenant is that of the request that is served, or of
     ``fuseboard.tenant``, unless ``tenant`` names one.
 
     ``add_usage``: ask for the usage of streamed chat completions. Its event is hidden from a client that did
     not ask for it.
     """
+
+    #: The error for a request that the client repeats itself: ``fuseboard.guard`` lets no client do that. Any
+    #: client that takes a transport may.
+    _not_repeated: Callable[..., Exception] | None = None
 
     @list_options(transport=None)
     def __init__(
@@ -63,13 +73,22 @@ class ModelGuard(Guard[Any]):
         self._estimates = estimates_of(agent)
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await super().handle_async_request(self._prepared(request))  # type: ignore[misc]
+        answer = await super().handle_async_request(self._prepared(request))  # type: ignore[misc]
+        return self._final(answer)
 
     def handle_request(self, request: Any) -> Any:
-        return super().handle_request(self._prepared(request))  # type: ignore[misc]
+        return self._final(super().handle_request(self._prepared(request)))  # type: ignore[misc]
+
+    def _final(self, answer: Any) -> Any:
+        """The answer, which the client does not ask for again."""
+        if self._not_repeated is not None and answer.status_code >= 400:
+            answer.headers["x-should-retry"] = "false"
+        return answer
 
     def _prepared(self, request: Any) -> Any:
         """The request to send, with its call."""
+        if self._not_repeated is not None and request.headers.get(_REPEATED, "0") != "0":
+            raise self._not_repeated(message=_NOT_REPEATED, request=request)
         # A request that follows a redirect has the extensions of the one before.
         request.extensions = {name: value for name, value in request.extensions.items() if name != _CALL}
         dialect = dialect_of(request.method, request.url.path)
@@ -112,7 +131,8 @@ class ModelGuard(Guard[Any]):
         return call
 
     def _options_now(self) -> CallOptions:
-        return {**self._options, "tenant": self._options.get("tenant") or current_tenant()}
+        options = super()._options_now()
+        return {**options, "tenant": options.get("tenant") or current_tenant()}
 
     def _snapshot(self) -> Snapshot | None:
         # The agent of an application's test has no configuration.

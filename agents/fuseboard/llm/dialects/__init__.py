@@ -3,12 +3,20 @@
 from fuseboard.llm.dialects.anthropic_messages import AnthropicMessages
 from fuseboard.llm.dialects.dialect import Dialect
 from fuseboard.llm.dialects.openai_chat import OpenAIChat
+from fuseboard.llm.dialects.openai_completions import OpenAICompletions
 from fuseboard.llm.dialects.openai_embeddings import OpenAIEmbeddings
 from fuseboard.llm.dialects.openai_responses import OpenAIResponses
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
 
-DIALECTS: tuple[Dialect, ...] = (OpenAIChat(), OpenAIResponses(), OpenAIEmbeddings(), AnthropicMessages())
+#: The first one whose path fits counts.
+DIALECTS: tuple[Dialect, ...] = (
+    OpenAIChat(),
+    OpenAIResponses(),
+    OpenAIEmbeddings(),
+    AnthropicMessages(),
+    OpenAICompletions(),
+)
 
 
 def dialect_of(method: str, path: str) -> Dialect | None:

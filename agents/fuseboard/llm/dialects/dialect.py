@@ -8,7 +8,7 @@ from fuseboard.llm.usage import Usage
 
 
 class Asked(Struct):
-    """A request, as far as its tokens are concerned. Each dialect reads it from fields of its own."""
+    """A request, as far as its tokens are concerned. Each dialect reads it from other fields."""
 
     model: str = ""
     streams: bool = False

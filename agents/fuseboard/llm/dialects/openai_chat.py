@@ -21,7 +21,7 @@ class _Details(Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(Struct):
+class ChatUsage(Struct):
     prompt_tokens: int
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
@@ -52,7 +52,7 @@ class _Choice(Struct):
 
 class _Answer(Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: ChatUsage | None = None
 
 
 _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
@@ -92,7 +92,7 @@ class OpenAIChat:
         self._count(found, usage)
         return found.usage is not None and not found.choices
 
-    def _report(self, found: _Usage, usage: Usage, *, whole: bool) -> None:
+    def _report(self, found: ChatUsage, usage: Usage, *, whole: bool) -> None:
         cached = (found.prompt_tokens_details and found.prompt_tokens_details.cached_tokens) or 0
         usage.set_input(found.prompt_tokens - cached, cached, 0)
         usage.set_output(found.completion_tokens or 0, whole=whole)
