@@ -30,7 +30,8 @@ from fuseboard.errors import (
 if TYPE_CHECKING:
     from fuseboard import blocking
     from fuseboard.agent import Agent, from_env
-    from fuseboard.agent_api.fallbacks import Alternative, Answer, Cached, Default
+    from fuseboard.agent_api.fallbacks import Alternative, Answer, Cached, Default, Similar
+    from fuseboard.agent_api.quality import Try
     from fuseboard.calling.classification import Verdict, classify
     from fuseboard.calling.current_tenant import tenant
     from fuseboard.calling.deadline import deadline
@@ -60,8 +61,10 @@ __all__ = [
     "Permit",
     "Reason",
     "Refused",
+    "Similar",
     "StoreUnavailable",
     "Subject",
+    "Try",
     "Verdict",
     "blocking",
     "classify",
@@ -77,6 +80,8 @@ _LATE = {
     "Cached": "fuseboard.agent_api.fallbacks",
     "Answer": "fuseboard.agent_api.fallbacks",
     "Alternative": "fuseboard.agent_api.fallbacks",
+    "Similar": "fuseboard.agent_api.fallbacks",
+    "Try": "fuseboard.agent_api.quality",
     "Agent": "fuseboard.agent",
     "AgentSettings": "fuseboard.settings",
     "Subject": "fuseboard.subject",

@@ -18,6 +18,7 @@ from fuseboard.agent_api.arguments import (
     check_tier,
     check_wait,
     harmless,
+    usage_of,
 )
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.deprecation import warn_renamed
@@ -25,13 +26,14 @@ from fuseboard.agent_api.options import Neutral, RequestOptions, list_options
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
+from fuseboard.calling.current_chain import current_chain
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.failures import SLOW_KIND, UNKNOWN_KIND
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.timeouts import timeout_ms_of
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
-from fuseboard.decision import Decision, Parts, Permit
+from fuseboard.decision import Amounts, Decision, Parts, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.primitives.api import AsyncPrimitives
 from fuseboard.primitives.store_thread import StoreThread
@@ -226,6 +228,8 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
                 self._bound(permit, tier)
                 if until is not None:
                     self._hurry(permit, until)
+                if (chain := current_chain()) is not None:
+                    chain.append(permit)
                 return permit
         return self.permit_unasked(dependency)
 
@@ -275,7 +279,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
     def _settle_counted(self, permit: Permit, counted: Mapping[str, int]) -> None:
         permit.counted = None
         for measure, amount in counted.items():
-            self.settle(permit.decision, measure, min(amount, MAX_ACTUAL))
+            permit.settle(measure, min(amount, MAX_ACTUAL))
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once.
@@ -293,6 +297,32 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         """
         until = monotonic() + believed_s
         self._run_on_loop(lambda: self._runtime.admission.calls.note_left(permit, stated, until))
+
+    def charge(
+        self,
+        dependency: str,
+        usage: Amounts | Mapping[str, int],
+        *,
+        tenant: str = "",
+        batch: bool = False,
+    ) -> None:
+        """Charge what was used without a permit, by measure, in the unit of each: tokens, or ``micro_usd``.
+
+        The dependency may have the name of a model. Its limits and the quotas of ``tenant`` count the amounts
+        from now on, as far as they count this measure, and no call. Nothing is refused, and nothing waits;
+        without Redis, the pod charges its shares. ``batch``: the work of a batch, whose rate vendors limit
+        apart, so of the limits of the dependency only budgets count it.
+
+        Charge each batch once, when you download it. From any thread. Raises ``Misconfigured`` unless each
+        amount is a whole number of at least 0.
+        """
+        if dependency not in self._names:
+            self._learn_name(dependency)
+        tenant = self._known(tenant) if tenant else ""
+        costs = tuple(sorted((measure, amount) for measure, amount in usage_of(usage).items() if amount))
+        if costs:
+            charging = self._runtime.admission.charging
+            self._run_on_loop(lambda: charging.charge(dependency, costs, tenant, batch=batch))
 
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots, once. Its other costs stay spent."""

@@ -30,6 +30,7 @@ from fuseboard.agent_api.decorators import Blocks, Decorators
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
+from fuseboard.agent_api.quality import Quality, QualityRule
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, RetryLoops, async_retrying
 from fuseboard.agent_api.retrying import Retrying
 from fuseboard.agent_api.threads import ThreadCalls
@@ -41,7 +42,7 @@ from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
-from fuseboard.decision import Decision, Permit
+from fuseboard.decision import Amounts, Decision, Permit
 from fuseboard.primitives.api import ThreadPrimitives
 from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.pressure import Pressure
@@ -156,9 +157,18 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """``retrying`` for a coroutine on any loop, such as an asynchronous view."""
         return async_retrying(dependency, self._on_any_loop, arguments)
 
-    def afallback(self, dependency: str, steps: Sequence[Step]) -> Fallback:
+    def afallback(
+        self,
+        dependency: str,
+        steps: Sequence[Step],
+        *,
+        quality: Quality | None = None,
+        at_least: float = 0.7,
+        tries: int = 2,
+    ) -> Fallback:
         """``fallback`` for a coroutine on any loop: ``await chain.run(ask)``."""
-        return Fallback(dependency, steps, lambda: self.retries)
+        rule = QualityRule(quality, at_least, tries) if quality is not None else None
+        return Fallback(dependency, steps, lambda: self.retries, rule)
 
     @list_options()
     def acheck(
@@ -189,6 +199,17 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
     def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], believed_s: float) -> None:
         """See ``fuseboard.Agent.note_left``."""
         self._started().note_left(permit, stated, believed_s)
+
+    def charge(
+        self,
+        dependency: str,
+        usage: Amounts | Mapping[str, int],
+        *,
+        tenant: str = "",
+        batch: bool = False,
+    ) -> None:
+        """See ``fuseboard.Agent.charge``."""
+        self._started().charge(dependency, usage, tenant=tenant, batch=batch)
 
     def finish(self, decision: Decision) -> None:
         """See ``fuseboard.Agent.finish``."""

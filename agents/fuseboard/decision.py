@@ -131,6 +131,12 @@ class Charge(Struct, frozen=True):
     account: Account = field(default_factory=Account)
 
 
+class Amounts(Protocol):
+    """The usage of a call, by measure. ``fuseboard.llm.Usage`` is one."""
+
+    def amounts(self) -> Mapping[str, int]: ...
+
+
 class Signer(Protocol):
     """Makes the token of a refusal, and its address; for the agent alone."""
 
@@ -274,6 +280,8 @@ class Permit(Struct, kw_only=True, gc=False):
     account_spent: bool = False
     #: ``count`` adds up here what the call has used so far, by measure. For the agent alone.
     counted: dict[str, int] | None = None
+    #: The amounts that were settled, by measure. For the agent alone.
+    settled: dict[str, int] | None = None
 
     @property
     def decision(self) -> Decision:
@@ -317,6 +325,30 @@ class Permit(Struct, kw_only=True, gc=False):
         """
         if self.settler is not None:
             self.settler(self.decision, measure, actual)
+            if self.settled is None:
+                self.settled = {}
+            self.settled.setdefault(measure, actual)
+
+    def cost(self) -> dict[str, int]:
+        """The cost of the call, by measure that a limit counts: as settled, or else the estimate."""
+        amounts: dict[str, int] = {}
+        for charge in self.decision.charges:
+            amounts |= charge.demand.amounts()
+        amounts.pop("calls", None)
+        settled = self.settled or {}
+        return {measure: settled.get(measure, amount) for measure, amount in amounts.items()}
+
+    def settle_all(self, usage: Amounts | Mapping[str, int]) -> None:
+        """The call has used ``usage``, whatever the estimates were: ``settle`` for all its measures at once.
+
+        Amounts by measure, in the unit of each: tokens, or ``micro_usd`` in millionths of a dollar. A measure
+        that no limit counts is left out. One that ``usage`` does not name keeps its estimate.
+
+        Raises ``Misconfigured`` unless each amount is a whole number of at least 0.
+        """
+        amounts = usage if isinstance(usage, Mapping) else usage.amounts()
+        for measure in self.estimated.intersection(amounts):
+            self.settle(measure, amounts[measure])
 
     def count(self, measure: str, amount: int) -> None:
         """The call has used ``amount`` more of ``measure``. For answers that can break off or be left early.

@@ -15,6 +15,7 @@ from fuseboard import Agent, Decision, Outcome, Permit, Subject, blocking
 from fuseboard.decision import LimitStatus
 from fuseboard.integrations.asgi import App, FuseboardMiddleware, Scope, subject_of
 from fuseboard.integrations.httpx import BlockingGuardedTransport, GuardedTransport
+from fuseboard.llm import Usage
 from fuseboard.llm.httpx import BlockingLlmTransport, LlmTransport
 
 
@@ -87,4 +88,10 @@ async def models(agent: Agent) -> None:
         await client.models.list()
     httpx.AsyncClient(transport=LlmTransport(agent, wait_s=1.0))
     httpx.Client(transport=BlockingLlmTransport(blocking.from_env(), dependency="llm"))
-    agent.call("llm", tenant="acme", costs={"tokens": 9}, spend_costs=True)
+    fuseboard.guard(openai.AsyncOpenAI(), agent, tenant=lambda: None)
+    fuseboard.guard(openai.AsyncOpenAI(), agent, tenant=7)  # type: ignore[arg-type]
+    async with agent.call("llm", tenant="acme", costs={"tokens": 9}, spend_costs=True) as permit:
+        permit.settle_all(Usage(fresh=3))
+        permit.settle_all({"tokens": 3})
+    agent.charge("llm", Usage(fresh=3, output=4), tenant="acme", batch=True)
+    blocking.from_env().charge("llm", {"tokens": "3"})  # type: ignore[dict-item]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.charging import Charging
 from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
@@ -78,6 +79,7 @@ class Admission:
         #: The calls to dependencies that have a protection.
         self.guarded = guarded
         self.guards = calls.guards
+        self.charging = Charging(calls, requests, accounts, redis_fallback.limits)
         self._on_change = calls.on_change
         self._lanes: dict[tuple[str, str], CallLane] = {}
         self._ended_overrides = EndedOverrides(
@@ -286,7 +288,9 @@ class Admission:
         charges = tuple([charge for decision in before for charge in decision.charges])
         if not charges:
             return permit
-        budgets = tuple([limit for decision in before for limit in decision.limits if limit.at_spent])
+        budgets = tuple(
+            [limit for decision in before for limit in decision.limits if limit.at_spent or limit.warning]
+        )
         own = permit.decision
         permit.made = msgspec.structs.replace(own, charges=charges + own.charges, limits=own.limits + budgets)
         if permit.tally is not None:

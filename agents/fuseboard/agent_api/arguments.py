@@ -7,6 +7,7 @@ from math import isfinite
 from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
 from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
 from fuseboard.contract.words import CallTier, is_slug, is_subject
+from fuseboard.decision import Amounts
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -91,6 +92,16 @@ def check_actual(measure: object, actual: object) -> None:
             f"the actual {measure} must be a whole number of at least 0, and at most {MAX_ACTUAL:,},"
             f" not {_shown(actual)}"
         )
+
+
+def usage_of(used: Amounts | Mapping[str, int]) -> dict[str, int]:
+    """The amounts that were used, by measure. Raises ``Misconfigured`` for invalid amounts, and for calls."""
+    amounts = dict(used if isinstance(used, Mapping) else used.amounts())
+    for measure, amount in amounts.items():
+        check_actual(measure, amount)
+    if "calls" in amounts:
+        raise Misconfigured("a charge counts no calls: use admit_call for those")
+    return amounts
 
 
 def check_wait(wait_s: object) -> None:

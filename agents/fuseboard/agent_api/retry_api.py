@@ -9,6 +9,7 @@ from fuseboard.agent_api.arguments import check_name, check_names
 from fuseboard.agent_api.decorators import is_asynchronous, refuse_unfinished
 from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.options import CallOptions, Neutral, list_options
+from fuseboard.agent_api.quality import Quality, QualityRule
 from fuseboard.agent_api.retrying import (
     AsyncCalls,
     Attempt,
@@ -125,9 +126,22 @@ class AsyncRetries(RetryDecorator):
         """
         return async_retrying(dependency, self._calls, arguments)
 
-    def fallback(self, dependency: str, steps: Sequence[Step]) -> Fallback:
-        """A chain of answers in place of the dependency: ``await chain.run(ask)``. See docs/protection.md."""
-        return Fallback(dependency, steps, lambda: self.retries)
+    def fallback(
+        self,
+        dependency: str,
+        steps: Sequence[Step],
+        *,
+        quality: Quality | None = None,
+        at_least: float = 0.7,
+        tries: int = 2,
+    ) -> Fallback:
+        """A chain of answers in place of the dependency: ``await chain.run(ask)``. See docs/protection.md.
+
+        ``quality`` judges each answer of the dependency from 0 to 1. If one is below ``at_least``, it is
+        asked again, at most ``tries`` times, and the best answer is returned. The call then gets a ``Try``.
+        """
+        rule = QualityRule(quality, at_least, tries) if quality is not None else None
+        return Fallback(dependency, steps, lambda: self.retries, rule)
 
     async def gather_tiers(
         self,

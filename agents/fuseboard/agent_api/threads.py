@@ -16,6 +16,7 @@ from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import BlockingFallback, Step
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
+from fuseboard.agent_api.quality import Quality, QualityRule
 from fuseboard.agent_api.retry_api import RetryArguments, blocking_retrying
 from fuseboard.agent_api.retrying import BlockingRetrying
 from fuseboard.contract.words import Outcome
@@ -102,9 +103,18 @@ class ThreadCalls:
         """See ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
         return blocking_retrying(dependency, self, self._agent_now().retries, arguments)
 
-    def fallback(self, dependency: str, steps: Sequence[Step]) -> BlockingFallback:
+    def fallback(
+        self,
+        dependency: str,
+        steps: Sequence[Step],
+        *,
+        quality: Quality | None = None,
+        at_least: float = 0.7,
+        tries: int = 2,
+    ) -> BlockingFallback:
         """Make a chain like ``fuseboard.Agent.fallback``, for functions that block: ``chain.run(ask)``."""
-        return BlockingFallback(dependency, steps, lambda: self._agent_now().retries)
+        rule = QualityRule(quality, at_least, tries) if quality is not None else None
+        return BlockingFallback(dependency, steps, lambda: self._agent_now().retries, rule)
 
     def _ask(self, agent: LoopAgent, question: "Question[D]") -> D:
         refuse_loops()

@@ -88,15 +88,15 @@ class StandingDemand(Demand):
 
 
 def refusal_reason(limit: Limit, usual: Reason) -> Reason:
-    """The reason of a refusal by ``limit``: concurrency limits and budgets have their own.
-
-    A budget is a fixed window that counts a cost other than calls.
-    """
+    """The reason of a refusal by ``limit``: concurrency limits and budgets have their own."""
     if limit.algorithm is Algorithm.CONCURRENCY:
         return Reason.CONCURRENCY
-    if limit.algorithm is Algorithm.FIXED_WINDOW and limit.measure != "calls":
-        return Reason.BUDGET_SPENT
-    return usual
+    return Reason.BUDGET_SPENT if is_budget(limit) else usual
+
+
+def is_budget(limit: Limit) -> bool:
+    """A budget is a fixed window that counts a cost other than calls."""
+    return limit.algorithm is Algorithm.FIXED_WINDOW and limit.measure != "calls"
 
 
 def _with_left(status: LimitStatus, limit: Limit, left: int) -> LimitStatus:

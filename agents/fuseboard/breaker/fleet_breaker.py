@@ -230,14 +230,14 @@ class FleetBreaker:
         known = self._demands.get(key)
         if known is not None and known[1] is rules:
             return known[0]
-        refs = self._refs_of(costs, tenant, rules)
+        refs = self.refs(costs, tenant, rules)
         demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
         self._demands[key] = (demand, rules)
         if len(self._demands) > MAX_DEMANDS:
             self._demands.popitem(last=False)
         return demand
 
-    def _refs_of(self, costs: Costs, tenant: str, rules: TenantRules | None) -> list[LimitRef]:
+    def refs(self, costs: Costs, tenant: str, rules: TenantRules | None) -> list[LimitRef]:
         """The counters of these measures, whatever the amounts: costs may differ from call to call."""
         key = (tenant if rules is not None else "", tuple([measure for measure, amount in costs if amount]))
         known = self._refs.get(key)

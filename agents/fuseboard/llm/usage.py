@@ -13,8 +13,8 @@ MEASURES = ("tokens", "input_tokens", "output_tokens", "fresh_tokens", "cached_t
 
 
 class Usage(Struct):
-    """Tokens of one call. ``fresh`` is the input that was neither read from the vendor's cache nor written to
-    it.
+    """Tokens of one call, or of several. ``fresh`` is the input that was neither read from the vendor's cache
+    nor written to it.
     """
 
     fresh: int = 0
@@ -27,6 +27,8 @@ class Usage(Struct):
     has_output: bool = False
     #: Letters of the output that came.
     letters: int = 0
+    #: Limits on the input also count what was read from the vendor's cache. Those of Anthropic do not.
+    counts_cached: bool = True
 
     def set_input(self, fresh: int, cached: int, written: int) -> None:
         self.fresh, self.cached, self.written = _tokens(fresh), _tokens(cached), _tokens(written)
@@ -40,6 +42,10 @@ class Usage(Struct):
     @property
     def input(self) -> int:
         return self.fresh + self.cached + self.written
+
+    def amounts(self) -> dict[str, int]:
+        """Tokens by measure: for ``Permit.settle_all`` and ``Agent.charge``."""
+        return {measure: self.amount(measure, counts_cached=self.counts_cached) for measure in MEASURES}
 
     def amount(self, measure: str, *, counts_cached: bool) -> int:
         """``counts_cached``: limits on the input count also what was read from the vendor's cache."""

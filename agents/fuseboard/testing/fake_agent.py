@@ -14,6 +14,7 @@ from fuseboard.agent_api.arguments import (
     check_name,
     check_request_options,
     harmless,
+    usage_of,
 )
 from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.context_managers import Block, ContextManagers
@@ -23,12 +24,13 @@ from fuseboard.agent_api.options import CallOptions, Neutral, list_options
 from fuseboard.agent_api.retry_api import RetryLoops
 from fuseboard.agent_api.threads import Question, ThreadCalls, refuse_loops
 from fuseboard.calling import deadline
+from fuseboard.calling.current_chain import current_chain
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Mode, Outcome, Reason
-from fuseboard.decision import Decision, Permit
+from fuseboard.decision import Amounts, Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.protection.pressure import Pressure
 from fuseboard.subject import NO_SUBJECT, Subject
@@ -60,6 +62,8 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self.refusals: list[Decision] = []
         #: How admitted calls ended, in order: dependency and outcome.
         self.outcomes: list[tuple[str, Outcome]] = []
+        #: Usage that was charged without a permit, in order: dependency, and amounts by measure.
+        self.charges: list[tuple[str, dict[str, int]]] = []
         #: How long retries waited, if ``no_sleep`` is in force.
         self.waits: list[float] = []
         self._refused: dict[str, ScriptedRefusal] = {}
@@ -187,6 +191,8 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         permit = self.admit_job(dependency, tenant)
         if until is not None:
             permit.timeout_s = until - self.clock()
+        if (chain := current_chain()) is not None:
+            chain.append(permit)
         return permit
 
     def admit_job(self, dependency: str, tenant: str) -> Permit:
@@ -221,6 +227,18 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """Costs nothing here."""
         check_actual(measure, actual)
+
+    def charge(
+        self,
+        dependency: str,
+        usage: Amounts | Mapping[str, int],
+        *,
+        tenant: str = "",
+        batch: bool = False,
+    ) -> None:
+        """See ``charges``."""
+        check_name("a dependency", dependency)
+        self.charges.append((dependency, usage_of(usage)))
 
     def finish(self, decision: Decision) -> None:
         """A request holds nothing here."""

@@ -109,6 +109,17 @@ class LocalLimits:
         self.offline.note(demand, now)
         return None
 
+    def charge(self, demand: Demand, now: float) -> None:
+        """Spend from every limit, whatever is left of it: the work is done."""
+        for ref, cost in zip(demand.refs, demand.costs, strict=True):
+            limit = ref.limit
+            if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN or ref.is_slot:
+                continue
+            portion = self.portion(ref, 1.0)
+            if portion is not None:
+                self._counter(ref, portion, now).correct(portion, limit, cost, now, now)
+        self.offline.note(demand, now)
+
     def free(self, demand: Demand) -> None:
         """A call that took its slots here has ended."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
