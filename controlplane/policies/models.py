@@ -11,7 +11,7 @@ from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaCo
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
 from fuseboard.contract.limit_fields import CALLERS
-from fuseboard.contract.policy import MAX_WAIT_MS
+from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
 
 
@@ -290,9 +290,11 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
 #: The bounds of the parts of a streamed answer, in milliseconds; 0 for none.
 STREAM_COLUMNS = ("first_part_ms", "between_parts_ms")
 MAX_PART_MS = 600_000
-#: Kind -> its bounds. Answers of the others are seldom streamed.
-STREAM_PRESETS: dict[str, dict[str, int]] = {
-    Kind.LLM: {"first_part_ms": 30_000, "between_parts_ms": 60_000},
+#: Column -> its largest value. At 0, which documents leave out, pods use what they use without it.
+OPTIONAL_TIMES = {**dict.fromkeys(STREAM_COLUMNS, MAX_PART_MS), "store_wait_ms": MAX_STORE_WAIT_MS}
+#: Kind -> its times. Calls of the others are seldom streamed, and cannot wait long for Redis.
+TIME_PRESETS: dict[str, dict[str, int]] = {
+    Kind.LLM: {"first_part_ms": 30_000, "between_parts_ms": 60_000, "store_wait_ms": 250},
 }
 OPEN_TOO_SHORT = "The longest open time must not be shorter than the first."
 WINDOW_TOO_FEW = "Use 0, or at least minimum_calls: fewer calls would never open the breaker."
@@ -314,6 +316,8 @@ class Dependency(models.Model):
     #: The longest time until the first part of a stream, and between two, instead of the timeout; 0 for none.
     first_part_ms = models.IntegerField(default=0, db_default=0)
     between_parts_ms = models.IntegerField(default=0, db_default=0)
+    #: A call waits this long for Redis before its pod decides alone; 0 for the deadline of the fleet.
+    store_wait_ms = models.IntegerField(default=0, db_default=0)
     #: See ``fuseboard.contract.protection.CallProtection``. Empty for none.
     protection = models.JSONField(default=dict, db_default={}, blank=True)
     runbook = models.ForeignKey(
@@ -353,9 +357,9 @@ class Dependency(models.Model):
             ),
             *(
                 models.CheckConstraint(
-                    condition=Q(**{f"{column}__range": (0, MAX_PART_MS)}), name=f"dependency_{column}_range"
+                    condition=Q(**{f"{column}__range": (0, most)}), name=f"dependency_{column}_range"
                 )
-                for column in STREAM_COLUMNS
+                for column, most in OPTIONAL_TIMES.items()
             ),
             models.CheckConstraint(
                 condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"

@@ -43,6 +43,8 @@ def _of_dependency(fields: Fields) -> Iterator[str]:
     protection = protection_in(fields)
     if any(fields.get(column) for column in STREAM_COLUMNS):
         yield "times of streams"
+    if fields.get("store_wait_ms"):
+        yield "waits for Redis"
     if any(protection.get("timeouts_ms", ())):
         yield "timeouts of tiers"
     if protection.get("bulkhead", {}).get("share_idle"):

@@ -31,6 +31,7 @@ CALLS: Mapping[str, str] = {
     "wait_ms": "Wait this long for room in a limit before refusing, ms",
     "first_part_ms": "First part of a stream within, ms",
     "between_parts_ms": "Next part of a stream within, ms",
+    "store_wait_ms": "Wait this long for Redis before deciding alone, ms",
     "fallback_note": "What callers do while it is open",
 }
 #: Part of a protection -> its name. The empty part has the settings of the protection itself.

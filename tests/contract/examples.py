@@ -366,6 +366,13 @@ STREAMING_POLICY = Policy(
         ),
     ),
 )
+# Calls wait longer for Redis than those of other dependencies.
+PATIENT_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(Dependency(name="openai", store_wait_ms=250),),
+)
 PROTECTED_REQUEST = msgspec.structs.replace(
     CUT_REQUEST,
     load=PodLoad(
@@ -479,6 +486,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,
+    "policy.store_wait.json": PATIENT_POLICY,
     "sync_request.16.json": SHED_REQUEST,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

@@ -27,8 +27,8 @@ class Charging(Struct, frozen=True):
     _loading: set[asyncio.Task[None]] = field(default_factory=set)
 
     def charge(self, dependency: str, costs: Costs, tenant: str, *, batch: bool) -> None:
-        """Charge these costs, which count no calls, to the limits of ``dependency``, the budgets of its account,
-        and the quotas of ``tenant``.
+        """Charge these costs, which count no calls, to the limits of ``dependency``, the budgets of its
+        account, and the quotas of ``tenant``.
 
         ``batch``: of the limits of the vendor, only budgets. Vendors limit the rate of batches apart.
         """

@@ -4,21 +4,20 @@ A domain is one dependency, or all requests to the service (in a Cluster: those 
 call decides about one domain, atomically. One question per domain is in flight while
 the next one gathers callers.
 
-The deadline of a question starts when its first caller arrives, whether it is sent or not. One timer
-serves all deadlines. Nothing is ever cancelled: after the deadline, callers decide locally, and the
-late answer is still read, because it says what was consumed.
+The deadline of a question starts when its first caller arrives, whether it is sent or not. Nothing is ever
+cancelled: after the deadline, callers decide locally, and the late answer is still read, because it says what
+was consumed.
 """
 
 import asyncio
 from asyncio import Future
-from collections import deque
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import Protocol
 
 import msgspec
 
+from fuseboard.batching.deadlines import LOOP_LAG_S, Deadlines
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.distribute import distribute_all, distribute_scarce, tally_shadows
 from fuseboard.batching.known_spending import KnownSpending
@@ -37,19 +36,10 @@ from fuseboard.contract.scripts import ADMIT
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import ConnectionLostError, Reply, Store
 
-#: A timer that fires this late means that the loop was busy, not that Redis is slow.
-LOOP_LAG_S = 0.002
-
 #: The most calls of one group, and the most groups, in one question. A group is the callers with the same
 #: demand. Further calls go into the next question.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
-
-#: A question without an answer counts against Redis after this time. It is longer than a healthy store
-#: takes, and longer than one turn of a busy loop.
-SILENT_S = 0.25
-#: Unanswered questions that are remembered. Further ones count against nothing.
-MAX_UNANSWERED = 10_000
 
 
 class StoreMeter(Protocol):
@@ -80,9 +70,8 @@ class Batcher:
         self._questions = 0
         self._ready: list[Domain] = []
         self._scheduled = False
-        self._deadlines: deque[tuple[float, Question]] = deque()
-        self._late = LateQuestions()
-        self._timer: asyncio.TimerHandle | None = None
+        #: By how long questions of the domain wait, in ms; 0 is the deadline of the fleet.
+        self._deadlines: dict[int, Deadlines] = {}
         # Kept from the first question on: looking it up is a system call in Python 3.11.
         self._loop: asyncio.AbstractEventLoop
 
@@ -112,20 +101,14 @@ class Batcher:
 
     def close(self) -> None:
         """Let all waiting callers decide locally."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._deadlines:
-            _, question = self._deadlines.popleft()
-            if not question.over:
-                question.answer_all(None)
+        for deadlines in self._deadlines.values():
+            deadlines.close()
 
     def _begin(self, domain: Domain) -> Question:
         if not self._questions:
             self._loop = asyncio.get_running_loop()
         self._questions += 1
-        deadline_s = self._tuning().store_deadline_us / 1_000_000
-        question = Question(domain, deadline_s, f"{self._token_prefix}{self._questions}")
+        question = Question(domain, self._wait_s(domain), f"{self._token_prefix}{self._questions}")
         if domain.gathering is not None:  # full: send it now, although another one is in flight
             self._send(domain, domain.gathering)
         domain.gathering = question
@@ -137,10 +120,17 @@ class Batcher:
             self._schedule(domain)
         return question
 
+    def _wait_s(self, domain: Domain) -> float:
+        """How long a question waits for its answer: never shorter than the deadline of the fleet."""
+        usual_s = self._tuning().store_deadline_us / 1_000_000
+        return max(usual_s, domain.store_wait_ms / 1000) if domain.store_wait_ms else usual_s
+
     def _watch(self, question: Question) -> None:
-        self._deadlines.append((question.deadline, question))
-        if self._timer is None:
-            self._timer = self._loop.call_later(max(0.0, question.deadline - monotonic()), self._timer_fired)
+        wait_ms = question.domain.store_wait_ms
+        deadlines = self._deadlines.get(wait_ms)
+        if deadlines is None:
+            deadlines = self._deadlines[wait_ms] = Deadlines(self._health, self._give_up)
+        deadlines.watch(question, self._loop)
 
     def _schedule(self, domain: Domain) -> None:
         self._ready.append(domain)
@@ -167,7 +157,7 @@ class Batcher:
         question.sent_at = monotonic()
         if not question.waits and question.sent_at - question.begun > LOOP_LAG_S:
             # The loop was busy between the first caller and this tick. Redis gets its full time.
-            question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
+            question.deadline = question.sent_at + self._wait_s(domain)
             self._watch(question)
         now_us = self._health.store_time_us()
         # 0: the store's time is not known, so that there is no deadline.
@@ -243,40 +233,6 @@ class Batcher:
                 self._spending.learn(demand, decoded.now_us)
         return True
 
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._drop_finished()
-        if not self._deadlines:
-            return
-        lag = monotonic() - self._deadlines[0][0]
-        if lag > LOOP_LAG_S:
-            # The answers may already be in the socket: read them first, and count nothing against Redis.
-            self._loop.call_soon(partial(self._expire, blame_store=False))
-        else:
-            self._expire(blame_store=True)
-
-    def _drop_finished(self) -> None:
-        while self._deadlines and self._deadlines[0][1].over:
-            self._deadlines.popleft()
-
-    def _expire(self, *, blame_store: bool) -> None:
-        now = monotonic()
-        self._drop_finished()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, question = self._deadlines.popleft()
-            # ``_send`` may have extended the deadline; then the question is in the queue twice.
-            if not question.over and question.deadline <= now:
-                self._give_up(question)
-                if blame_store:
-                    self._health.missed(question.calls)
-                else:
-                    self._late.add(question)
-        if calls := self._late.unanswered():
-            self._health.missed(calls)
-        self._drop_finished()
-        if self._deadlines and self._timer is None:
-            self._timer = self._loop.call_later(max(0.0, self._deadlines[0][0] - now), self._timer_fired)
-
     def _give_up(self, question: Question) -> None:
         """Its callers decide locally, and the next question does not wait for its answer."""
         question.answer_all(None)
@@ -288,29 +244,3 @@ class Batcher:
                 self._schedule(domain)
         elif domain.gathering is question:
             domain.gathering = None
-
-
-class LateQuestions:
-    """Questions that missed their deadline while the event loop was late. Oldest first.
-
-    At that moment it is not known whether Redis or the loop was at fault. An answer that was in the
-    socket is read in the next turn of the loop, and clears Redis. An answer that is still missing after
-    ``SILENT_S`` counts as missing: a pod whose loop is always late must notice a lost Redis, too.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[float, Question, int]] = deque(maxlen=MAX_UNANSWERED)
-
-    def add(self, question: Question) -> None:
-        """The batcher gave up this question. A question that was never sent says nothing about Redis."""
-        if question.sent_at:
-            self._waiting.append((monotonic(), question, question.calls))
-
-    def unanswered(self) -> int:
-        """Drop questions that were answered or are older than ``SILENT_S``. Return the latter's calls."""
-        latest, calls = monotonic() - SILENT_S, 0
-        while self._waiting and (self._waiting[0][0] <= latest or self._waiting[0][1].answered):
-            _, question, count = self._waiting.popleft()
-            if not question.answered:
-                calls += count
-        return calls

@@ -39,6 +39,7 @@ class LimitDomain:
         "lonely",
         "name",
         "refusals",
+        "store_wait_ms",
     )
 
     def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
@@ -51,6 +52,7 @@ class LimitDomain:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
+        self.store_wait_ms = 0
         self.refusals = settlements.refusals
         self._settlements = settlements
 

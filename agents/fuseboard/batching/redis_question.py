@@ -117,6 +117,8 @@ class Domain(Protocol):
     in_flight: "Question | None"
     #: The last question was of one caller only.
     lonely: bool
+    #: How long a question waits for its answer; 0 for the deadline of the fleet.
+    store_wait_ms: int
     #: Remembered refusals; a change of the same counter ends them.
     refusals: RememberedRefusals
 

@@ -154,6 +154,7 @@ class FleetBreaker:
         """Decide by this policy from now on."""
         before = getattr(self, "dependency", dependency)
         self.dependency = dependency
+        self.store_wait_ms = dependency.store_wait_ms
         #: The configuration has an override, which may have ended since.
         self.overridden = dependency.override is not None
         policy = dependency.breaker

@@ -45,6 +45,8 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 
 #: The longest wait that the configuration can set. A caller can ask for a longer one.
 MAX_WAIT_MS = 60_000
+#: A thread that asks its agent waits a second longer than the decision may take.
+MAX_STORE_WAIT_MS = 500
 WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 
 
@@ -197,6 +199,8 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: parts. 0 is no bound. With one of them, the length of a stream is no longer bounded.
     first_part_ms: MillisOrNone = 0
     between_parts_ms: MillisOrNone = 0
+    #: A call waits this long for Redis before its pod decides alone; 0 for the deadline of the fleet.
+    store_wait_ms: Annotated[int, Meta(ge=0, le=MAX_STORE_WAIT_MS)] = 0
     #: The protection of each pod from it; absent for none.
     protection: CallProtection | None = None
     override: Override | None = None

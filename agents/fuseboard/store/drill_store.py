@@ -16,7 +16,7 @@ from fuseboard.store.store import NotServedError, OnReply, Reply, Store, Word
 
 log = logging.getLogger("fuseboard.store")
 
-#: How late a question reaches a Redis that is simulated as slow: later than the longest deadline.
+#: How late a question reaches a Redis that is simulated as slow: later than the longest deadline of a fleet.
 SLOW_S = 0.1
 
 #: The faults that a drill simulates, in words.

@@ -103,6 +103,7 @@ class DependencyOut(FromObject):
     wait_ms: int
     first_part_ms: int
     between_parts_ms: int
+    store_wait_ms: int
     breaker: dict[str, int]
     #: The protection of a pod from it; null for nothing.
     protection: CallProtectionOut | None

@@ -17,7 +17,7 @@ from controlplane.validation import (
     is_printable,
 )
 from fuseboard.contract.limit_fields import MAX_ENDPOINT
-from fuseboard.contract.policy import MAX_WAIT_MS
+from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import SLUG_PATTERN, is_subject
 
 
@@ -148,6 +148,15 @@ PartTime = Annotated[
         " instead of the timeout; 0 for none.",
     ),
 ]
+StoreWait = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_STORE_WAIT_MS,
+        description="How long a call waits for Redis before its pod decides alone; 0 for the deadline of the"
+        " fleet.",
+    ),
+]
 Wait = Annotated[
     int,
     Field(
@@ -212,6 +221,7 @@ class BreakerPolicyIn(ReasonIn):
     wait_ms: Wait | None = None
     first_part_ms: PartTime | None = None
     between_parts_ms: PartTime | None = None
+    store_wait_ms: StoreWait | None = None
     expected_version: Version | None = None
 
 

@@ -12,6 +12,7 @@ from controlplane.api.schemas.edits_in import (
     PartTime,
     ReasonIn,
     Slug,
+    StoreWait,
     Strict,
     Text,
     Version,
@@ -228,6 +229,7 @@ class DependencyIn(ReasonIn):
     wait_ms: Wait = 0
     first_part_ms: PartTime | None = None
     between_parts_ms: PartTime | None = None
+    store_wait_ms: StoreWait | None = None
     runbook: Slug | None = None
     breaker: BreakerColumns = {}  # noqa: RUF012
     protection: Annotated[

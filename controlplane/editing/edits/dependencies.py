@@ -23,6 +23,7 @@ class Times(TypedDict, total=False):
     wait_ms: int | None
     first_part_ms: int | None
     between_parts_ms: int | None
+    store_wait_ms: int | None
 
 
 class Texts(TypedDict):

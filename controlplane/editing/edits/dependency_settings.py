@@ -8,10 +8,10 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.edits.edit_entity import EntityEdit, preview_edit, problems_by_field, save_call
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
-from controlplane.policies.models import STREAM_COLUMNS
+from controlplane.policies.models import OPTIONAL_TIMES
 from controlplane.policies.protection import PROTECTION, differing
 
-_PLAIN = ("timeout_ms", "wait_ms", *STREAM_COLUMNS, "fallback_note")
+_PLAIN = ("timeout_ms", "wait_ms", *OPTIONAL_TIMES, "fallback_note")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,7 @@ class DependencySettings:
     wait_ms: int
     first_part_ms: int = 0
     between_parts_ms: int = 0
+    store_wait_ms: int = 0
     fallback_note: str
     #: The change that ``set_protection`` takes.
     protection: Mapping[str, Any] | str

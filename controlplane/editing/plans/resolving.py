@@ -26,8 +26,8 @@ from controlplane.policies.limits import (
 )
 from controlplane.policies.models import (
     OPEN_TOO_SHORT,
-    STREAM_COLUMNS,
-    STREAM_PRESETS,
+    OPTIONAL_TIMES,
+    TIME_PRESETS,
     WINDOW_TOO_FEW,
     Dependency,
     Kind,
@@ -411,7 +411,7 @@ def _is_hashable(key: Any) -> bool:
 
 
 #: Fields of tiers and dependencies that a row leaves out at 0.
-_ZEROS = ("wait_ms", *STREAM_COLUMNS, "breaker.window_calls")
+_ZEROS = ("wait_ms", *OPTIONAL_TIMES, "breaker.window_calls")
 
 
 def _without_zeros(fields: Fields) -> Fields:
@@ -431,7 +431,7 @@ def _new_dependency(given: Fields) -> Fields:
     return {
         **{column: getattr(row, column) for column in columns},
         "kind": str(kind),
-        **STREAM_PRESETS.get(kind, {}),
+        **TIME_PRESETS.get(kind, {}),
         "runbook": None,
         **breaker_fields(row),
     }

@@ -8,9 +8,9 @@ from controlplane.phrases import range_words
 from controlplane.policies.models import (
     BREAKER_RANGES,
     MAX_MS,
-    MAX_PART_MS,
+    OPTIONAL_TIMES,
     STREAM_COLUMNS,
-    STREAM_PRESETS,
+    TIME_PRESETS,
     Change,
     Dependency,
     breaker_preset,
@@ -65,7 +65,7 @@ _SELDOM = frozenset(
 _TIMES = {
     "timeout_ms": (1, MAX_MS),
     "wait_ms": (0, MAX_WAIT_MS),
-    **dict.fromkeys(STREAM_COLUMNS, (0, MAX_PART_MS)),
+    **{column: (0, most) for column, most in OPTIONAL_TIMES.items()},
 }
 #: Part -> the presets that fill in its fields.
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
@@ -92,7 +92,7 @@ def new_row(kind: str, *, timeout_ms: int = NEW_TIMEOUT_MS) -> Dependency:
         timeout_ms=timeout_ms,
         wait_ms=wait_of_kind(kind),
         protection=preset_of_kind(kind, timeout_ms=timeout_ms),
-        **STREAM_PRESETS.get(kind, {}),
+        **TIME_PRESETS.get(kind, {}),
         **breaker_preset(kind),
     )
 
@@ -123,7 +123,7 @@ def typed_settings(data: Mapping[str, str], row: Dependency) -> DependencySettin
         timeout_ms=typed.number("timeout_ms", _TIMES["timeout_ms"]),
         wait_ms=typed.number("wait_ms", _TIMES["wait_ms"]),
         **{
-            column: typed.number(column, _TIMES[column]) if column in data else 0 for column in STREAM_COLUMNS
+            column: typed.number(column, _TIMES[column]) if column in data else 0 for column in OPTIONAL_TIMES
         },
         fallback_note=data.get("fallback_note", "").strip(),
         protection=typed.parts(CALL_SETTINGS, shown),
@@ -139,7 +139,7 @@ def values_of(row: Dependency, presets: Mapping[str, str], *, suggest: bool = Tr
     """
     suggested = suggest and not any(presets.values()) and suggests(row)
     values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
-    columns = ("timeout_ms", "wait_ms", *STREAM_COLUMNS, "fallback_note")
+    columns = ("timeout_ms", "wait_ms", *OPTIONAL_TIMES, "fallback_note")
     values |= {name: str(getattr(row, name)) for name in columns}
     document: dict[str, Any] = dict(row.protection)
     if suggested:
@@ -206,13 +206,10 @@ def _calls(control: Any, about: Any) -> Iterator[Group]:
         more=[one for column, one in columns.items() if column in _SELDOM],
         **about("breaker"),
     )
-    streams = "0: the timeout bounds a stream, too"
+    at_zero = dict.fromkeys(STREAM_COLUMNS, "; 0: the timeout bounds a stream, too")
+    at_zero["store_wait_ms"] = "; 0: as long as all calls of the fleet"
     times = {
-        column: control(
-            column,
-            CALLS[column],
-            f"{range_words(*bounds)}; {streams}" if column in STREAM_COLUMNS else range_words(*bounds),
-        )
+        column: control(column, CALLS[column], range_words(*bounds) + at_zero.get(column, ""))
         for column, bounds in _TIMES.items()
     }
     [by_tier] = (one for one in CALL_SETTINGS if one.path == _TIMEOUTS)

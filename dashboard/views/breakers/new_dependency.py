@@ -126,6 +126,7 @@ def _given(data: Mapping[str, str]) -> dict[str, Any]:
         "wait_ms": settings.wait_ms,
         "first_part_ms": settings.first_part_ms,
         "between_parts_ms": settings.between_parts_ms,
+        "store_wait_ms": settings.store_wait_ms,
         "fallback_note": settings.fallback_note,
         "protection": settings.protection,
     }

@@ -114,7 +114,7 @@ class _Requests:
         return answer.json()
 
 
-NO_STREAMS = b"\n    wait_ms: 0\n    first_part_ms: 0\n    between_parts_ms: 0"
+NO_STREAMS = b"\n    wait_ms: 0\n    first_part_ms: 0\n    between_parts_ms: 0\n    store_wait_ms: 0"
 
 
 def prepare(environment: str) -> None:
