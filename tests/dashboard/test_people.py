@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
-from shown import text_of
+from shown import text_of, undo_of
 
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
 from controlplane.accounts.permissions import may
@@ -296,6 +296,35 @@ def test_a_person_whose_role_is_too_low_keeps_the_navigation(log_in: Any) -> Non
     assert "This needs the role operator. Nothing was changed. You have the role viewer" in refused
     User.objects.filter(username="vera").update(environment_roles={"staging": ""})
     assert "higher role." in vera.get("/alerts/receivers").content.decode(), "she reads nothing of people"
+
+
+def test_a_change_of_roles_has_an_undo(log_in: Any) -> None:
+    ada = log_in("ada")
+    roles = {"environment_roles": {"production": ""}, "service_roles": {"production": {"shop": "operator"}}}
+    User.objects.filter(username="olga").update(role="operator", **roles)
+    typed = {"act": "roles", "role": "viewer", "in-production": "admin", "service": "", **WHY}
+    typed |= {"service-environment": "production", "service-role": ""}
+
+    def change() -> dict[str, Any]:
+        html = ada.post("/people/olga", typed, follow=True).content.decode()
+        assert "The roles of olga were changed." in text_of(html)
+        row = User.objects.get(username="olga")
+        assert (row.role, row.environment_roles, row.service_roles) == ("viewer", {"production": "admin"}, {})
+        return undo_of(html)
+
+    undo = change()
+    assert ada.post("/people/olga", undo).status_code == 302
+    row = User.objects.get(username="olga")
+    assert (row.role, row.environment_roles, row.service_roles) == ("operator", *roles.values())
+    assert Entry.objects.latest("pk").reason == "Undo of a change of the roles of olga"
+    undo = change()
+    User.objects.filter(username="olga").update(role="admin")
+    late = ada.post("/people/olga", undo)
+    assert late.status_code == 422
+    assert "Another person has changed these roles since. Nothing was undone." in text_of(
+        late.content.decode()
+    )
+    assert User.objects.get(username="olga").role == "admin"
 
 
 def test_a_form_that_is_outdated_keeps_the_navigation(log_in: Any) -> None:

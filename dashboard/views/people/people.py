@@ -1,6 +1,8 @@
 """People and their roles; and the page behind a single-use link."""
 
+import json
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from allauth.mfa.models import Authenticator
@@ -27,10 +29,14 @@ from controlplane.validation import check_reason
 from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import TextField
 from dashboard.tables.table_files import rows_listed
+from dashboard.undo import Saved
 from dashboard.views.page import context_of, not_found
 from fuseboard.contract.words import is_slug
 
 _ROLES = tuple(Role.choices)
+_CHANGED_SINCE = "Another person has changed these roles since. Nothing was undone."
+#: Characters of a digest of roles.
+_DIGEST = 32
 #: Names that the form of roles suggests.
 _MAX_SERVICES = 200
 
@@ -91,7 +97,7 @@ class PersonForm(PeopleForm):
 
     cancel = TextField()
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> str | Saved | HttpResponse:
         name = self.known["username"]
         match self.act:
             case "cancel":
@@ -131,12 +137,18 @@ class PersonForm(PeopleForm):
 
 class RolesForm(PersonForm):
     role = TextField()
+    #: The roles that Undo takes back. It changes nothing if another person has changed them since.
+    instead_of = TextField(_DIGEST)
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         name = self.known["username"]
         typed = {slug: self.data.get(f"in-{slug}", "same") for slug in _environments()}
         there = {slug: "" if role == "none" else role for slug, role in typed.items() if role != "same"}
         with transaction.atomic():
+            before = User.objects.select_for_update().get(username=name)
+            expected = self.cleaned_data["instead_of"]
+            if expected and expected != _digest(before):
+                raise InvalidEdit({"instead_of": [_CHANGED_SINCE]})
             edits.change_roles(
                 role=self.cleaned_data["role"],
                 environment_roles=there,
@@ -144,10 +156,28 @@ class RolesForm(PersonForm):
                 **self.common,
             )
             after = self._after()
-        return (
+        text = (
             f"The roles of {name} were changed. API tokens of {name} follow at once,"
             f" open pages within seconds.{after}"
         )
+        # A cancelled change stays cancelled.
+        undo = {} if self.cleaned_data["cancel"] else self._undo(before)
+        return Saved(text, at=reverse("person", args=[name]), undo=undo)
+
+    def _undo(self, before: User) -> dict[str, str | list[str]]:
+        """The form that gives the person the roles of before."""
+        rows = _stored_services(before) or [(environment_in(self.request), "", "")]
+        places, services, roles = zip(*rows, strict=True)
+        return {
+            "act": "roles",
+            "role": before.role,
+            **{f"in-{slug}": _role_in(before, slug) for slug in _environments()},
+            "service-environment": list(places),
+            "service": list(services),
+            "service-role": list(roles),
+            "instead_of": _digest(User.objects.get(pk=before.pk)),
+            "reason": f"Undo of a change of the roles of {before.username}",
+        }
 
     def _service_roles(self) -> dict[str, dict[str, str]] | None:
         """Environment -> service -> role; ``None`` from a page without these rows. *No role* removes a row.
@@ -261,6 +291,12 @@ def _person(
         **extra,
     )
     return render(request, "dashboard/person.html", context, status=status)
+
+
+def _digest(user: User) -> str:
+    """Identify the roles that a person has now."""
+    roles = [user.role, user.environment_roles, user.service_roles]
+    return sha256(json.dumps(roles, sort_keys=True).encode()).hexdigest()[:_DIGEST]
 
 
 def _role_in(user: User, environment: str) -> str:
