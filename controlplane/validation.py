@@ -56,6 +56,10 @@ PLAIN_KEY = (
     "Use plain characters (Unicode NFKC) of one alphabet, none that is invisible, and no blanks at the ends."
 )
 
+LONGEST_SLUG = 64
+#: Beside the field of a name.
+SLUG_RULE = "letters, digits, dots, dashes or underscores; begins and ends with a letter or digit"
+
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
 #: Beside a reason before it is wrong.

@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.validation import LONGEST_REASON, REASON_RULE
+from controlplane.validation import LONGEST_REASON, LONGEST_SLUG, REASON_RULE, SLUG_RULE
 
 register = template.Library()
 
@@ -61,6 +61,13 @@ def text_field(
         "<input{}>", _attributes({**given, **attributes, **_described(control_id, hint, found)})
     )
     return _field(control_id, label, control, hint=hint, errors=found, css=css)
+
+
+@register.inclusion_tag("dashboard/field.html")
+def name_field(control_id: str, label: str = "Name", *, name: str = "name", **options: Any) -> dict[str, Any]:
+    """The name of a new entity. Its rule stands beside it before it is wrong."""
+    given = {"maxlength": LONGEST_SLUG, "autocomplete": "off", "hint": SLUG_RULE, **options}
+    return text_field(control_id, label, name=name, **given)
 
 
 @register.inclusion_tag("dashboard/field.html")

@@ -10,8 +10,9 @@ from shown import text_of
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, plan_from_document
+from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of, policy_of
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Kind
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
 from dashboard.views.breakers.dependency_form import groups, new_row, typed_settings, values_of
@@ -209,6 +210,21 @@ def test_the_preview_says_what_changes_with_the_advice_of_a_plan(ada: Any) -> No
     text = ada.post(f"{PAGE}/preview", typed(breaker__open_ms="")).content.decode()
     assert "Enter a whole number from" in text
     assert "Nothing is changed yet" in ada.post(f"{PAGE}/preview", typed()).content.decode()
+
+
+@pytest.mark.parametrize("kind", Kind.values)
+def test_the_presets_of_a_new_dependency_warn_about_nothing(ada: Any, kind: str) -> None:
+    # A pod with an older agent ignores some presets. That is a warning about the pod.
+    Server.objects.update(carries_counts=True)
+    page = ada.get(f"/dependencies/new?kind={kind}").content.decode()
+    preview = page[page.index('id="preview"') :]
+    preview = preview[: preview.index("<label")]
+    assert "This adds the dependency" in preview
+    assert "st-warn" not in preview
+    hasty = {"name": "ledger", "kind": kind, "drawn_for": kind, "breaker.open_ms": "5000"}
+    shown = text_of(ada.post("/dependencies/new/preview", hasty).content.decode())
+    assert "Open time is 5,000 ms" in shown
+    assert "What callers do" not in shown, "nobody knows it before it is used"
 
 
 def test_a_preset_fills_in_the_form_and_saves_nothing(ada: Any) -> None:

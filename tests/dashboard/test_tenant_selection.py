@@ -87,3 +87,19 @@ def test_tenants_are_selected_and_edited_in_the_browser(sign_in: Any, many: list
     page.wait_for_url("**/revisions/*")
     moved = Tenant.objects.filter(tier__name="free").values_list("key", flat=True)
     assert set(moved) == {"shop-1", "shop-3"}
+
+
+@pytest.mark.browser
+def test_bulk_edit_takes_the_ticked_tenants_or_the_filter(sign_in: Any, many: list[str]) -> None:
+    """The button above the list ignored the ticks, and edited by a filter."""
+    page = sign_in("ada")
+    page.goto("/tenants?tier=pro")
+    page.check("[name=b][value=shop-2]")
+    page.click("button:has-text('Bulk edit')")
+    page.wait_for_url("**/tenants/bulk?*")
+    assert "1 selected" in page.inner_text("#bulk-fields")
+    assert page.input_value("#bulk-fields [name=b]") == "shop-2"
+    page.goto("/tenants?tier=pro")
+    page.click("button:has-text('Bulk edit')")
+    page.wait_for_url("**/tenants/bulk?*")
+    assert page.input_value("#bulk-fields [name=tier]") == "pro"

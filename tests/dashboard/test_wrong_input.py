@@ -10,6 +10,7 @@ from django.utils import timezone
 from editor_steps import bulk_shown, head
 
 from controlplane.accounts.models import AgentToken, User
+from controlplane.validation import SLUG_RULE
 from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -225,6 +226,15 @@ def test_half_a_role_for_a_service_is_refused_and_kept(log_in: Any) -> None:
 def test_a_login_with_a_long_name_says_how_long_it_may_be(client: Any) -> None:
     html = client.post("/login", {"username": LONG, "password": "x"}).content.decode()
     assert error_at(html, "id_username") == "Use at most 150 characters."
+
+
+@pytest.mark.parametrize(
+    "address", ["/alerts/routes", "/alerts/receivers", "/templates", "/runbooks/new", "/edit/tier?new"]
+)
+def test_the_rule_about_a_name_stands_beside_its_field(log_in: Any, on_call: None, address: str) -> None:
+    """A person met it only after saving."""
+    html = log_in("ada").get(address).content.decode()
+    assert f'_hint">{SLUG_RULE}</p>' in html
 
 
 def test_a_name_of_a_receiver_that_is_taken_is_refused_in_words(log_in: Any, on_call: None) -> None:

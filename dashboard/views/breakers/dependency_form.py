@@ -13,6 +13,7 @@ from controlplane.policies.models import (
     TIME_PRESETS,
     Change,
     Dependency,
+    Kind,
     breaker_preset,
 )
 from controlplane.policies.protection import NEW_PARTS
@@ -39,6 +40,8 @@ from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
 #: The timeout that the form of a new dependency starts with.
 NEW_TIMEOUT_MS = 10_000
+#: A language model answers for longer: the timeout is not below the SLA that the form suggests.
+_NEW_TIMEOUTS_MS = {Kind.LLM.value: 60_000}
 _HINTS = {"consecutive_failures": "0: not used", "window_calls": "0: all in the window"}
 #: Columns of the breaker and settings of the protection that most people never change.
 _SELDOM = frozenset(
@@ -85,8 +88,13 @@ def suggests(row: Dependency) -> bool:
     return newest is not None and newest.before is None
 
 
-def new_row(kind: str, *, timeout_ms: int = NEW_TIMEOUT_MS) -> Dependency:
+def new_timeout_ms(kind: str) -> int:
+    return _NEW_TIMEOUTS_MS.get(kind, NEW_TIMEOUT_MS)
+
+
+def new_row(kind: str, *, timeout_ms: int | None = None) -> Dependency:
     """A dependency that is not stored, with the presets of its kind."""
+    timeout_ms = new_timeout_ms(kind) if timeout_ms is None else timeout_ms
     return Dependency(
         kind=kind,
         timeout_ms=timeout_ms,
@@ -99,7 +107,10 @@ def new_row(kind: str, *, timeout_ms: int = NEW_TIMEOUT_MS) -> Dependency:
 
 def row_of_kind(data: Mapping[str, str], kind: str) -> Dependency:
     """Return what a form with nothing typed but the kind and the timeout would add."""
-    return new_row(kind, timeout_ms=sent_number(data.get("timeout_ms", "").strip(), NEW_TIMEOUT_MS))
+    drawn_ms = new_timeout_ms(data.get("drawn_for", "") or kind)
+    typed_ms = sent_number(data.get("timeout_ms", "").strip(), drawn_ms)
+    # A timeout that stayed as an earlier kind filled it in becomes that of this kind.
+    return new_row(kind, timeout_ms=None if typed_ms == drawn_ms else typed_ms)
 
 
 def of_kind(data: Mapping[str, str], kind: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from controlplane.editing.edits.dependencies import (
 )
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.older_agents import ignored_words
-from controlplane.policies.breaker_advice import advice_about
+from controlplane.policies.breaker_advice import advice_about_new
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Kind
 from controlplane.policies.newer_settings import newly_used
@@ -151,7 +151,7 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     parts = [(title, summary_of(part, values)) for part, title in _PARTS.items()]
     change = Changed("dependency", name, None, after)
     ignored = [ignored_words(environment, newly_used([change]))]
-    advice = [*advice_about(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
+    advice = [*advice_about_new(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
     return {"adds": name or "the dependency", "parts": parts, "advice": advice}
 
 
