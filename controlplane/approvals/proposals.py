@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
-from controlplane.approvals.models import PENDING, ChangeRequest, ProposedChange, RequestState, Rule
+from controlplane.approvals.models import ChangeRequest, ProposedChange, RequestState, Rule
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, record
 from controlplane.errors import EditError, InvalidEdit
@@ -232,10 +232,6 @@ def digest(changes: Sequence[Changed]) -> str:
     """Return a hash of the changes that does not depend on their order."""
     rows = sorted((change.kind, change.name, as_document(change)) for change in changes)
     return sha256(msgspec.json.encode([row for *_, row in rows], order="sorted")).hexdigest()
-
-
-def pending_in(environment: str) -> int:
-    return ChangeRequest.objects.filter(environment=environment, state__in=PENDING).count()
 
 
 def changes_of(row: ChangeRequest) -> list[Changed]:

@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce, Now
 
 from controlplane.fleet.call_figures import CallFigures, add_calls
 from controlplane.fleet.models import Event, Figures, Server, ServerState
+from fuseboard.contract.words import Reason
 
 #: Figures older than this belong to a gateway that has stopped.
 FIGURES_FRESH_FOR = timedelta(seconds=10)
@@ -124,9 +125,19 @@ class FleetFigures:
     gateways: int = 0
 
     @property
+    def suspended_per_s(self) -> float:
+        """Requests of suspended tenants. An operator wants every one of them refused."""
+        return min(self.refused_per_s, self.refused_by_reason.get(Reason.SUSPENDED.value, 0.0))
+
+    @property
+    def active_refused_per_s(self) -> float:
+        """Refused requests of tenants that are not suspended."""
+        return self.refused_per_s - self.suspended_per_s
+
+    @property
     def refused_share(self) -> float:
-        """Part of the requests that were answered 429."""
-        return self.refused_per_s / self.requests_per_s if self.requests_per_s else 0.0
+        """Part of the requests that were refused, and not because an operator suspended the tenant."""
+        return self.active_refused_per_s / self.requests_per_s if self.requests_per_s else 0.0
 
 
 def servers(environment: str) -> list[Server]:

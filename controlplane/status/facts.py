@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from controlplane.approvals.pending import Pending
 from controlplane.audit_export.waiting import WaitingExport
 from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.live import FleetFigures
@@ -268,9 +269,9 @@ class EnvironmentFacts:
     revision: int = 0
     #: Scheduled changes that failed and that no operator has acknowledged.
     schedules_failed: int = 0
-    #: How many approvals an edit needs, and how many edits wait for approval.
+    #: How many approvals an edit needs, and the edits that wait for approval, or to be applied.
     approvals_needed: int = 0
-    requests_open: int = 0
+    requests: Pending = field(default_factory=Pending)
     #: Until when edits are refused, by whom and why; ``None`` for not at all.
     frozen_until: float | None = None
     frozen_by: str = ""
@@ -372,6 +373,8 @@ class Facts(PodFacts):
     watched: Watched = field(default_factory=Watched)
     #: Dependency -> the limit and the reason that refuse most of its calls, where pods sampled them.
     refused_by: Mapping[str, RefusedBy] = field(default_factory=dict)
+    #: Busy tenants that are suspended, or below one that is: pods refuse their requests on purpose.
+    suspended: frozenset[str] = frozenset()
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: Since when this control plane knows the fleet: states before that are unknown.

@@ -11,7 +11,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.accounts.models import Role
-from controlplane.approvals.proposals import needed_in, pending_in
+from controlplane.approvals.pending import pending_in
+from controlplane.approvals.proposals import needed_in
 from controlplane.audit.models import Entry
 from controlplane.audit_export.waiting import waiting_exports
 from controlplane.backlogs.figures import BacklogSeen, from_document
@@ -42,6 +43,7 @@ from controlplane.status.facts import (
 )
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
+from controlplane.status.read_suspended import read_suspended
 from controlplane.status.read_watched import read_watched
 from controlplane.status.watched import Blind, RedisServer, capacity_of
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -76,6 +78,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         outbox_oldest_s=_outbox_oldest_s(environment),
         watched=watched,
         refused_by=refused_by(environment, _mostly_refused(figures)),
+        suspended=read_suspended(environment, figures),
         call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
         backlogs=read_backlogs(environment),
@@ -126,7 +129,7 @@ def _of_environment(environment: str, found: Environment) -> dict[str, Any]:
         "frozen_reason": found.frozen_reason,
         "schedules_failed": scheduled_changes.failed(environment),
         "approvals_needed": needed_in(environment),
-        "requests_open": pending_in(environment),
+        "requests": pending_in(environment),
     }
 
 

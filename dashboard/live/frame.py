@@ -62,6 +62,11 @@ class Frame(EnvironmentFacts):
         newest = (self.epoch, self.revision)
         return sum(pods for position, pods in self.positions.items() if position >= newest)
 
+    @property
+    def reaching(self) -> bool:
+        """Whether pods that send heartbeats have not applied the revision of now yet."""
+        return self.applied < self.pods - self.silent
+
 
 def undrawn(here: EnvironmentFacts) -> Frame:
     """The frame before the first drawing of the fleet."""

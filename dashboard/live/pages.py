@@ -36,7 +36,7 @@ def _section(topic: Topic) -> str:
 
 def counts_of(frame: Frame, reader: Reader) -> dict[str, Count]:
     """The numbers in the side bar that are not zero, by page."""
-    requests = frame.requests_open if reader.approves else 0
+    requests = frame.requests.open if reader.approves else 0
     counts = {
         "alerts": Count(frame.alerts, frame.alerts_css, "firing"),
         "incidents": Count(frame.incidents, frame.incidents_css, "active"),

@@ -84,7 +84,7 @@ def _overview(context: Context) -> list[Fragment]:
         *(Fragment(f"kpi-{tile.key}", "overview.html#tile", {"tile": tile}) for tile in live.tiles),
         Fragment("cards", "overview.html#cards", items=cards),
         Fragment("calm", "overview.html#calm", items=calm),
-        *_parts("overview.html", "retries", "slots", "fleet", "conditions", "held", "events"),
+        *_parts("overview.html", "retries", "slots", "fleet", "conditions", "waiting", "held", "events"),
     ]
 
 

@@ -153,6 +153,20 @@ def test_an_admin_suspends_and_moves_a_tenant_of_the_list_in_two_clicks(
     assert clicks.count == 2
 
 
+def test_an_admin_suspends_a_tenant_by_the_page_tenants_in_three_clicks(
+    sign_in: Any, production: str
+) -> None:
+    clicks = Clicks(sign_in("ada"))
+    # Tenants is the first page of its section: a click on the section opens it, also without a pointer.
+    clicks.on("#nav > ul > li > a:has-text('Limits')")
+    clicks.page.wait_for_url("**/tenants")
+    clicks.on("tr:has-text('acme-retail') a:has-text('Suspend')")
+    clicks.page.fill("#f-reason", WHY)
+    clicks.on("#edit-form button[value=save]")
+    wait_until(lambda: Tenant.objects.get(key="acme-retail").suspended, "the tenant is suspended")
+    assert clicks.count == 3
+
+
 def test_an_admin_edits_selected_tenants_in_four_clicks(sign_in: Any, production: str) -> None:
     clicks = Clicks(sign_in("ada"))
     clicks.in_side_bar("Limits", "Tenants")

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 from browsing import Clicks, becomes
+from editor_steps import ACME, head
 from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
+from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.rules import set_approvals
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
@@ -146,6 +149,46 @@ def test_an_admin_reverts_a_change_in_two_clicks(sign_in: Any, production: str) 
     page.wait_for_url("**/tenant?key=acme-retail*")
     assert clicks.count == 2
     assert not TenantQuota.objects.exists()
+
+
+def test_an_admin_reverts_a_recent_change_in_two_clicks_from_the_overview(
+    sign_in: Any, production: str
+) -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=7,
+        window_s=60,
+        burst=7,
+        expected_version=None,
+        reason="a mistake in the contract",
+        actor=BOB,
+    )
+    clicks = Clicks(sign_in("ada"))
+    clicks.on(f"#events a[href='/revisions/{head()}/revert']")
+    clicks.page.fill("#f-reason", WHY)
+    clicks.on("text=Revert as a new revision")
+    wait_until(lambda: not TenantQuota.objects.exists(), "the change is reverted")
+    assert clicks.count == 2
+
+
+def test_an_approver_approves_a_request_in_two_clicks_from_the_overview(
+    sign_in: Any, log_in: Any, production: str
+) -> None:
+    set_approvals(environment=production, needed=1, reason=WHY, actor=BOB)
+    typed = {"limit.requests.limit": "9", "limit.requests.burst": "9", "base": head(), "reason": WHY}
+    log_in("ada").post(ACME, typed)
+    clicks = Clicks(sign_in("olga"))
+    assert "1 to approve" in clicks.page.inner_text("#waiting")
+    clicks.on("#waiting a:has-text('acme-retail')")
+    clicks.on("button[value=approve]")
+    wait_until(lambda: ChangeRequest.objects.get().state == "approved", "the request is approved")
+    assert clicks.count == 2
+    clicks.page.goto("/")
+    shown = clicks.page.inner_text("#waiting")
+    assert "1 to apply" in shown
+    assert "to approve" not in shown, "what is approved waits for no decision"
 
 
 def test_a_429_is_explained_in_two_clicks_from_its_figure(sign_in: Any, production: str) -> None:

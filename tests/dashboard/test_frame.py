@@ -148,7 +148,7 @@ def test_an_edit_shows_in_the_frame_before_the_hub_has_drawn_again(
         environment="production", tenant="globex", tier="pro", reason="for a test", actor=SEED
     )
     page = text_of(client.get("/tiers").content.decode())
-    assert f"revision {before + 1} on 0 of 3" in page, "no pod has applied it yet"
+    assert f"revision {before + 1}: reaching pods, 0 of 3" in page, "no pod has applied it yet"
 
 
 def test_an_old_drawing_says_how_old_it_is(

@@ -2,15 +2,20 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import Clicks, becomes
+from django.utils.text import slugify
 
+import dashboard
+from controlplane.approvals.pending import Pending
 from dashboard.live.frame import Frame
 from dashboard.live.pages import counts_of
 from dashboard.navigation import SECTIONS, navigation_of
 from dashboard.reader import Reader
+from dashboard.words.glossary import GLOSSARY
 from tests.dashboard.shown import text_of
 
 ENTRIES = [entry for entries in SECTIONS.values() for entry in entries]
@@ -60,8 +65,15 @@ def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[s
 
 
 def test_what_waits_is_counted_beside_its_page() -> None:
+    # What is approved waits for no decision.
+    requests = Pending(open=1, approved=4)
     frame = replace(
-        Frame(now=0.0), alerts=2, alerts_css="st-open", incidents=1, requests_open=1, schedules_failed=3
+        Frame(now=0.0),
+        alerts=2,
+        alerts_css="st-open",
+        incidents=1,
+        requests=requests,
+        schedules_failed=3,
     )
     counts = counts_of(frame, Reader(name="", role="operator"))
     assert {view: count.number for view, count in counts.items()} == {
@@ -77,6 +89,17 @@ def test_what_waits_is_counted_beside_its_page() -> None:
     badges = {section["name"]: [one.number for one in section["counts"]] for section in sections}
     assert badges["Incidents"] == [1], "a section with the name of a page counts what that page lists"
     assert badges["Changes"] == [1, 3]
+
+
+def test_every_word_that_a_page_explains_is_in_the_glossary() -> None:
+    templates = Path(dashboard.__file__).parent / "templates"
+    linked = {
+        word
+        for file in templates.rglob("*.html")
+        for word in re.findall(r"#word-([a-z-]+)", file.read_text(encoding="utf-8"))
+    }
+    assert linked >= {"level", "severity"}
+    assert linked <= {slugify(word) for word, _ in GLOSSARY}
 
 
 @pytest.mark.browser

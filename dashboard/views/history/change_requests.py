@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals import proposals, rules
 from controlplane.approvals.authors import why_not_theirs
-from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest
+from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest, RequestState
 from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
@@ -51,7 +51,11 @@ class ApprovalsForm(EditForm):
     def save(self) -> str:
         needed = rules.set_approvals(**self.given)
         environment = environment_in(self.request)
-        return f"Every edit of {environment} needs {needed} approval{'s' * (needed != 1)} from now on."
+        # It has no Undo: to lower the number is an edit that needs approval.
+        return (
+            f"Every edit of {environment} needs {needed} approval{'s' * (needed != 1)} from now on."
+            " To lower the number again, propose it here. That needs approval, too."
+        )
 
 
 class DecisionForm(EditForm):
@@ -146,11 +150,13 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MAX_PENDING)]
     past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
     needed = proposals.needed_in(environment_in(request))
+    lines = [_line(row) for row in pending]
     context = context_of(
         request,
         "requests",
         tabs=change_tabs(request, "requests"),
-        pending=[_line(row) for row in pending],
+        pending=[line for line in lines if line["row"].state == RequestState.OPEN],
+        approved=[line for line in lines if line["row"].state == RequestState.APPROVED],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
         needed=needed,
         choices=[("0", "None"), *map(str, range(1, MAX_NEEDED + 1))],

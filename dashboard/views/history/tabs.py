@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from controlplane.accounts.permissions import environment_in, may
-from controlplane.approvals.models import PENDING, ChangeRequest
+from controlplane.approvals.pending import pending_in
 from controlplane.schedules.models import Schedule, ScheduleState
 from dashboard.navigation import SECTIONS
 
@@ -27,6 +27,8 @@ class Tab:
     here: bool
     #: How many wait there; ``None`` for a list of the past.
     waiting: int | None = None
+    #: How many are approved, and wait until an admin applies them.
+    approved: int = 0
     #: How many failed, and no operator has acknowledged it.
     failed: int = 0
 
@@ -44,8 +46,9 @@ def change_tabs(request: HttpRequest, here: str) -> ChangeTabs:
     """The tabs as the page with this name draws them."""
     environment = environment_in(request)
     due = Schedule.objects.filter(environment=environment)
+    requests = pending_in(environment)
     waiting = {
-        "requests": ChangeRequest.objects.filter(environment=environment, state__in=PENDING).count(),
+        "requests": requests.open,
         "schedules": due.filter(state=ScheduleState.WAITING).count(),
     }
     failed = due.filter(state=ScheduleState.FAILED, seen=False).count()
@@ -58,6 +61,7 @@ def change_tabs(request: HttpRequest, here: str) -> ChangeTabs:
                 link=reverse(page),
                 here=page == here,
                 waiting=waiting.get(page),
+                approved=requests.approved if page == "requests" else 0,
                 failed=failed if page == "schedules" else 0,
             )
             for page, word in _WORDS.items()
