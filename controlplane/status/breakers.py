@@ -35,6 +35,8 @@ PHRASES = {
 WORST_FIRST = tuple(PHRASES)
 #: Overrides under which a breaker lets calls through and cannot open.
 CANNOT_OPEN = frozenset(("forced_closed", "metrics_only", "disabled"))
+#: States and overrides under which a breaker refuses calls. One that probes lets only a few pass.
+REFUSING = frozenset(("open", "half_open", "forced_open"))
 #: How long before its end an override is announced: 5 minutes, or the last half of a shorter one.
 ENDS_SOON_S = 300.0
 #: A closed breaker whose failures exceed this part of its threshold, out of enough calls, is near it.
@@ -138,6 +140,24 @@ class BreakerStatus:
     def divided(self) -> bool:
         """Some pod reports another state."""
         return any(seen_as not in (self.effective, NO_DATA) for seen_as, _ in self.views)
+
+    @property
+    def contradicting(self) -> tuple[str, ...]:
+        """Live pods that let calls pass while the fleet's breaker refuses them, or the reverse.
+
+        Those in a drill do so on purpose. Without a pod that uses Redis, no state is the fleet's.
+        """
+        if self.alone or self.effective == NO_DATA:
+            return ()
+        if not any(self._contradicts(seen_as) for seen_as, _ in self.views):
+            return ()
+        drill = {server.name for server in self.servers if server.mode == "drill"}
+        return tuple(
+            one.server for one in self.seen_by if self._contradicts(one.effective) and one.server not in drill
+        )
+
+    def _contradicts(self, seen_as: str) -> bool:
+        return seen_as != NO_DATA and (seen_as in REFUSING) != (self.effective in REFUSING)
 
     @property
     def ratio(self) -> float:

@@ -4,6 +4,7 @@ from collections import deque
 
 from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import Facts
+from dashboard.live.episode import Episode
 from dashboard.live.known import rates_known
 
 POINTS = 40
@@ -13,6 +14,8 @@ STEPS = (3, 15, 60)
 _TICKS_APART_S = 5.0
 #: Failures above this share of the calls in a second make a tall mark.
 _BAD_SHARE = 0.2
+#: An episode that no tick has continued for this time dates nothing of now.
+_EPISODE_KEPT_S = 120.0
 
 
 class History:
@@ -24,6 +27,7 @@ class History:
         self._marks: dict[str, deque[str]] = {}
         self._began: float | None = None
         self._last = 0.0
+        self._episode = Episode()
 
     def add(self, facts: Facts, samples: dict[str, float]) -> None:
         passed = facts.now - self._last
@@ -44,6 +48,13 @@ class History:
         for name, t in traffic.items():
             now = mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
             self._marks.setdefault(name, deque(maxlen=POINTS)).extend(f"{missed}{now}")
+
+    def last_episode(self, now: float) -> Episode:
+        """The episode of the last moment, so that the beginning of an incident stays."""
+        return self._episode if now - self._last <= _EPISODE_KEPT_S else Episode()
+
+    def add_episode(self, episode: Episode) -> None:
+        self._episode = episode
 
     @property
     def step_s(self) -> int:

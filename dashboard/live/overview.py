@@ -44,8 +44,9 @@ class RefusedRow:
     name: str
     refused: float
     requests: float
-    #: The share of all refusals, 0 to 100.
+    #: The share of all refusals, 0 to 100. Those of suspended tenants are not among them.
     share: float
+    suspended: bool = False
 
     @property
     def refused_percent(self) -> float:
@@ -53,7 +54,7 @@ class RefusedRow:
 
     @property
     def hot(self) -> bool:
-        return self.requests > 1 and self.refused_percent > 10
+        return self.requests > 1 and self.refused_percent > 10 and not self.suspended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +201,7 @@ def build(
     status = status_of(facts)
     every = tuple(breaker_of(one, facts, history) for one in status.breakers)
     fleet = fleet_of(status)
+    before = history.last_episode(facts.now)
     if observe:
         history.add(facts, samples(facts, fleet))
     found = evaluate(status, firing=firing_severities(stored.values()))
@@ -209,6 +211,9 @@ def build(
     # Since this severity: a warning that lasted for hours does not date what has just become critical.
     by_cause = alert_cards(facts, alerts, stored)
     begins = {one.key: one.level_since for one in stored.values() if one.fired}
+    verdict = verdict_of(facts, every, fleet, alerts, begins, by_cause.following, before)
+    if observe:
+        history.add_episode(verdict.episode)
     return Live(
         facts=facts,
         breakers=every,
@@ -217,7 +222,7 @@ def build(
         alert_cards=by_cause,
         tiles=tuple(tiles(facts, fleet, history)),
         server_tiles=tuple(server_tiles(facts, fleet, history)),
-        verdict=verdict_of(facts, every, fleet, alerts, begins, by_cause.following),
+        verdict=verdict,
         tenants=rows,
         others=others,
         quotas=_quotas(facts),
@@ -241,7 +246,7 @@ def _counts(every: Iterable[Breaker]) -> tuple[tuple[BreakerLook, int], ...]:
 
 
 def _quotas(facts: Facts) -> tuple[RefusedRow, ...]:
-    total = facts.figures.refused_per_s or 1.0
+    total = facts.figures.active_refused_per_s or 1.0
     # The sum over all tenants is the figure without a tenant.
     found = sorted(
         (rule for rule in facts.figures.rules if not rule.tenant),
@@ -260,23 +265,26 @@ def _quotas(facts: Facts) -> tuple[RefusedRow, ...]:
 
 def _tenants(facts: Facts) -> tuple[tuple[RefusedRow, ...], RefusedRow | None]:
     """The tenants with most refusals, and one row for the rest so that the totals add up."""
-    total = facts.figures.refused_per_s or 1.0
+    total = facts.figures.active_refused_per_s or 1.0
     rows = [
         RefusedRow(
             name=t.tenant,
             refused=t.refused_per_s,
             requests=t.requests_per_s,
-            share=t.refused_per_s / total * 100,
+            share=0.0 if t.tenant in facts.suspended else min(100.0, t.refused_per_s / total * 100),
+            suspended=t.tenant in facts.suspended,
         )
         for t in facts.figures.tenants
     ]
     top, rest = rows[:MAX_ROWS], rows[MAX_ROWS:]
     if not rest:
         return tuple(top), None
-    refused = sum(row.refused for row in rest)
-    requests = sum(row.requests for row in rest)
-    name = count(len(rest), "other")
-    return tuple(top), RefusedRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
+    return tuple(top), RefusedRow(
+        name=count(len(rest), "other"),
+        refused=sum(row.refused for row in rest),
+        requests=sum(row.requests for row in rest),
+        share=min(100.0, sum(row.share for row in rest)),
+    )
 
 
 def _events(facts: Facts) -> tuple[Event, ...]:

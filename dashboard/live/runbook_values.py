@@ -112,7 +112,10 @@ def _busiest(scene: Scene) -> str:
 
 @_measured
 def _most_refused(scene: Scene) -> str:
-    refused = [row for row in scene.live.facts.figures.tenants if row.refused_per_s > 0]
+    facts = scene.live.facts
+    refused = [
+        row for row in facts.figures.tenants if row.refused_per_s > 0 and row.tenant not in facts.suspended
+    ]
     top = max(refused, key=lambda row: row.refused_per_s, default=None)
     if top is None:
         return "none"

@@ -66,7 +66,7 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     p99 = {"p99": figures.store.p99_us / 1000} if figures.store.p99_us is not None else {}
     # A figure that nothing measures is not 0/s.
     rates = {
-        "refused": figures.refused_per_s,
+        "refused": figures.active_refused_per_s,
         "full": _full_per_s(facts),
         "store_errors": figures.store.errors_per_s + figures.store.timeouts_per_s,
         "requests": figures.requests_per_s,
@@ -77,7 +77,7 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
         p99
         | (rates | retry if rates_known(facts) else {})
         | {
-            "local": float(len(fleet.local)),
+            "local": float(len(fleet.local) + len(fleet.drill)),
             "lag": fleet.worst_lag_s,
             "shared": float(fleet.sharing),
             "lagging": float(len(fleet.lagging)),
@@ -114,6 +114,15 @@ def _short_circuited(facts: Facts) -> float:
     return sum(facts.figures.refused_by_reason.get(reason, 0.0) for reason in _BREAKER_REFUSALS) or sum(
         traffic.refused_per_s for traffic in facts.figures.dependencies.values()
     )
+
+
+def _alone_words(fleet: FleetSummary) -> str:
+    """The pods that decide locally: because of Redis, and because a drill wants it."""
+    drill = fleet.drill
+    in_drill = f"{listed(drill, 2)}: in a drill" if len(drill) < fleet.total else "all of them, in a drill"
+    if not fleet.local:
+        return in_drill if drill else ""
+    return listed(fleet.local, 2) + (f"; {len(drill)} in a drill" if drill else "")
 
 
 def why_not_exact(fleet: FleetSummary) -> str:
@@ -176,7 +185,7 @@ class _TileBuilder:
         )
 
     def refused(self) -> Tile:
-        refused, asked = self.figures.refused_per_s, self.figures.requests_per_s
+        refused, asked = self.figures.active_refused_per_s, self.figures.requests_per_s
         share, limit = self.figures.refused_share, refused_limit(self.facts)
         return self.tile(
             "refused",
@@ -203,8 +212,9 @@ class _TileBuilder:
 
     def local(self) -> Tile:
         local, total = self.fleet.local, self.fleet.total
-        if local:
-            foot = "all of them" if len(local) == total else listed(local, 2)
+        alone = (*local, *self.fleet.drill)
+        if alone:
+            foot = _alone_words(self.fleet) if len(alone) < total or self.fleet.drill else "all of them"
         elif self.fleet.decided_locally_per_s:
             foot = f"{number(self.fleet.decided_locally_per_s)} local decisions/s"
         else:
@@ -212,7 +222,7 @@ class _TileBuilder:
         return self.tile(
             "local",
             "On local fallback",
-            str(len(local)),
+            str(len(alone)),
             f"of {total} pods",
             foot,
             over=bool(local),
@@ -291,9 +301,12 @@ class _TileBuilder:
     def store_errors(self) -> Tile:
         store = self.figures.store
         errors = store.errors_per_s + store.timeouts_per_s
-        if self.fleet.live and len(self.fleet.local) == self.fleet.live and not errors:
+        alone = len(self.fleet.local) + len(self.fleet.drill)
+        if self.fleet.live and alone == self.fleet.live and not errors:
             # Pods that gave Redis up ask it nothing: that is no sign of health.
-            return self.tile("store_errors", "Redis errors", "no data", "", "no pod reaches Redis", over=True)
+            drill = not self.fleet.local
+            why = "every pod is in a drill" if drill else "no pod reaches Redis"
+            return self.tile("store_errors", "Redis errors", NO_DATA, "", why, over=not drill)
         return self.tile(
             "store_errors",
             "Redis errors",
@@ -342,7 +355,12 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
             "limits are exact" if fleet.exact else "limits are approximate",
         ),
         builder.tile(
-            "local", "Local fallback", str(len(local)), "", listed(local, 2) or "none", over=bool(local)
+            "local",
+            "Local fallback",
+            str(len(local) + len(fleet.drill)),
+            "",
+            _alone_words(fleet) or "none",
+            over=bool(local),
         ),
         builder.tile(
             "lagging",

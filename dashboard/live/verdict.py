@@ -7,16 +7,19 @@ from types import MappingProxyType
 
 from django.urls import reverse
 
-from controlplane.phrases import count, name_or_count, number, they
+from controlplane.alerts.rules.texts import SHOWN_PER_S
+from controlplane.phrases import count, listed, name_or_count, number, they
 from controlplane.status.facts import Facts
 from dashboard.live.alerts import Alert
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
+from dashboard.live.episode import Dated, Episode
 from dashboard.live.known import no_data_words
 from dashboard.live.servers import Fleet
 from dashboard.live.tiles import why_not_exact
 
 _NONE: Mapping[str, float] = MappingProxyType({})
+_NOT_DEGRADED = Episode()
 #: Sentences in full; the others are counted.
 _SHOWN = 3
 #: Up to this many breakers in one state are named one by one.
@@ -55,15 +58,31 @@ class Sentence:
 class Condition:
     weight: int
     sentence: Sentence
+    #: Names of what is wrong, which stay while it is wrong.
+    keys: frozenset[str]
     since: float | None = None
     dates_incident: int = 0
     follows: bool = False
 
+    @property
+    def dated(self) -> Dated | None:
+        """``None`` for what dates no incident."""
+        if not self.dates_incident or self.since is None:
+            return None
+        return Dated(keys=self.keys, since=self.since, only_itself=self.dates_incident >= _ONLY_ITSELF)
 
-def _condition(key: str, sentence: Sentence, since: float | None = None) -> Condition:
+
+def _condition(
+    key: str, sentence: Sentence, since: float | None = None, keys: Collection[str] = ()
+) -> Condition:
     """A condition that is no alert."""
-    dates = _DATES_INCIDENT.get(key, 0)
-    return Condition(weight=WEIGHTS[key], sentence=sentence, since=since, dates_incident=dates)
+    return Condition(
+        weight=WEIGHTS[key],
+        sentence=sentence,
+        keys=frozenset(keys or (key,)),
+        since=since,
+        dates_incident=_DATES_INCIDENT.get(key, 0),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +92,20 @@ class Verdict:
     more: int
     #: The headline when there is no sentence.
     calm: str
-    #: The start of the present incident; ``None`` without one.
-    since: float | None
+    #: The present conditions, and since when the fleet is degraded.
+    episode: Episode
     #: The rest of the breakers and the pods, in words.
     breakers: str
     pods: str
+    #: The requests that are refused on purpose, in words; empty for none.
+    suspended: str = ""
     #: Without a gateway or Postgres, nothing is known of now: what the page of the pods displays as well.
     unheard: Sentence | None = None
+
+    @property
+    def since(self) -> float | None:
+        """The start of the present incident; ``None`` without one."""
+        return self.episode.since
 
 
 def verdict_of(
@@ -89,10 +115,12 @@ def verdict_of(
     alerts: tuple[Alert, ...],
     begins: Mapping[str, float] = _NONE,
     following: Collection[str] = (),
+    before: Episode = _NOT_DEGRADED,
 ) -> Verdict:
     """``begins``: key of an alert that has fired -> when its episode began. A breaker that flaps has one.
 
-    ``following``: keys of alerts that follow from another one. Their sentences come last.
+    ``following``: keys of alerts that follow from another one. Their sentences come last. ``before``: the
+    episode of the last moment that this process has seen.
     """
     stores = [*_stores(facts, fleet)]
     active = [
@@ -111,9 +139,10 @@ def verdict_of(
         sentences=sentences[:_SHOWN],
         more=len(sentences[_SHOWN:]),
         calm=_calm(breakers, fleet),
-        since=_since(active),
+        episode=before.then(one.dated for one in active if one.dated is not None),
         breakers=_closed(breakers) if fleet.total and fleet.heard else "",
         pods=_pods(facts, fleet) if fleet.total or sentences else "",
+        suspended=_suspended(facts) if fleet.heard else "",
         unheard=stores[-1].sentence if stores and not fleet.heard else None,
     )
 
@@ -158,7 +187,7 @@ def _breakers(
             sentence = Sentence(
                 subject=f"{number_of} breakers", join=join, verb=face.verb, css=face.css, link=link
             )
-            yield _condition(state, sentence, since)
+            yield _condition(state, sentence, since, keys=[_key(breaker) for breaker in own])
             continue
         for breaker in own:
             sentence = Sentence(
@@ -169,7 +198,12 @@ def _breakers(
                 css=face.css,
                 link=reverse("breaker", args=[breaker.name]),
             )
-            yield _condition(state, sentence, _begin(breaker.since, f"open:{breaker.name}", begins))
+            since = _begin(breaker.since, f"open:{breaker.name}", begins)
+            yield _condition(state, sentence, since, keys=[_key(breaker)])
+
+
+def _key(breaker: Breaker) -> str:
+    return f"breaker:{breaker.name}"
 
 
 def _alerts(
@@ -185,6 +219,7 @@ def _alerts(
         yield Condition(
             weight=alert.weight,
             sentence=sentence,
+            keys=frozenset((alert.key,)),
             since=_begin(alert.since, alert.key, begins),
             dates_incident=alert.dates_incident,
             follows=alert.key in following,
@@ -209,13 +244,6 @@ def _over_deadline(alert: Alert) -> bool:
     return alert.key == "p99" and alert.severity == "critical"
 
 
-def _since(active: list[Condition]) -> float | None:
-    """The oldest beginning. Refused requests may be the quota of one tenant: they date nothing else."""
-    dated = [one for one in active if one.dates_incident and one.since is not None]
-    worse = [one for one in dated if one.dates_incident < _ONLY_ITSELF]
-    return min((one.since for one in worse or dated if one.since is not None), default=None)
-
-
 def _calm(breakers: tuple[Breaker, ...], fleet: Fleet) -> str:
     if not breakers:
         return "No dependency is registered yet."
@@ -232,6 +260,16 @@ def _closed(breakers: tuple[Breaker, ...]) -> str:
     if unknown:
         text += f" No pod reports {'the state of ' if closed else ''}{count(unknown, 'breaker')}."
     return text.strip()
+
+
+def _suspended(facts: Facts) -> str:
+    """Requests of suspended tenants are no condition: an operator wants them refused."""
+    per_s, names = facts.figures.suspended_per_s, sorted(facts.suspended)
+    if per_s < SHOWN_PER_S:
+        return ""
+    who = f"{listed(names, 2)} {they(names, 'is', 'are')} suspended" if names else "Tenants are suspended"
+    whose = they(names, "its", "their")
+    return f"{who}: {whose} {number(per_s)} requests/s are refused on purpose."
 
 
 def _pods(facts: Facts, fleet: Fleet) -> str:

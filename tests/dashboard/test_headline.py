@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from headline_facts import NOW, OPEN, fleet, headline, lasting, others, picture, pod, said_by, with_figures
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.rules.every import RULES
@@ -12,59 +13,16 @@ from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.facts import (
-    BreakerSeen,
     Dependency,
-    Facts,
     Observing,
     PodLoad,
     ScheduledChange,
-    Server,
 )
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.verdict import WEIGHTS
 
-NOW = 1_795_144_367.0
 ALONE = "limits with a local share allow 1/3 of their value, and limits that fail open allow every call"
-MEASURED = FleetFigures(requests_per_s=100.0, gateways=1, live_servers=3)
-CLOSED = BreakerSeen(state="closed", generation=3, calls=40, failures=1)
-OPEN = BreakerSeen(state="open", generation=4, since=NOW - 20, until=NOW + 40, calls=40, failures=31)
-
-
-def pod(number, view=CLOSED, **fields):
-    usual = {"last_seen": NOW, "revision": 7, "epoch": 1, "breakers": {"payments-api": view}}
-    return Server(name=f"web-{number}", **usual | fields)
-
-
-def fleet(*servers, figures=MEASURED, **fields):
-    return Facts(
-        now=fields.pop("now", NOW),
-        as_of=fields.pop("as_of", NOW),
-        epoch=1,
-        revision=7,
-        servers=servers or (pod(1), pod(2), pod(3)),
-        dependencies=(Dependency(name="payments-api"),),
-        figures=figures,
-        **fields,
-    )
-
-
-def picture(facts):
-    return build(facts, History(), FirstSeen())
-
-
-def headline(facts):
-    verdict = picture(facts).verdict
-    found = [" ".join(f"{s.subject} {s.join} {s.verb}".split()) for s in verdict.sentences]
-    return found or [verdict.calm]
-
-
-def with_figures(**fields):
-    return replace(MEASURED, **fields)
-
-
-def others(**fields):
-    return (pod(1), pod(2), pod(3, **fields))
 
 
 PLANNED = ScheduledChange(key="schedule 3", title="Planned change: tenant initech", at=NOW + 60)
@@ -126,18 +84,6 @@ def test_all_healthy_is_said_of_a_fleet_in_which_nothing_is_wrong():
 def test_no_active_condition_leaves_the_headline_calm(facts, said):
     """S1.2: it knew breakers, local fallback and lag only."""
     assert headline(facts) == [said]
-
-
-def lasting(facts, seconds, **then):
-    """The picture after the same figures for this long."""
-    seen = FirstSeen()
-    for moment in range(0, seconds + 1, 10):
-        live = build(replace(facts, now=NOW + moment, as_of=NOW + moment, **then), History(), seen)
-    return live
-
-
-def said_by(live):
-    return [" ".join(f"{s.subject} {s.join} {s.verb}".split()) for s in live.verdict.sentences]
 
 
 def test_a_p99_within_the_deadline_is_not_called_over_it():

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controlplane.alerts.rules.backlogs import BACKLOG_RULES
+from controlplane.alerts.rules.breakers import BREAKER_RULES
 from controlplane.alerts.rules.expiry import EXPIRY_RULES
 from controlplane.alerts.rules.fleet import FLEET_RULES
 from controlplane.alerts.rules.locks import LOCK_RULES
@@ -21,6 +22,7 @@ from controlplane.alerts.rules.traffic import TRAFFIC_RULES
 #: In this order: those before the rule about figures that are missing, and those after it.
 _BEFORE: tuple[Rule[Any], ...] = (
     *FLEET_RULES,
+    *BREAKER_RULES,
     *PROTECTION_RULES,
     *BACKLOG_RULES,
     *LOCK_RULES,

@@ -46,7 +46,7 @@ from fuseboard.contract.policy import Tuning
 #: A change this late is applied neither by the worker nor by a web process in its place.
 OVERDUE_S = 30.0
 _DEADLINE_S = Tuning().store_deadline_us / 1_000_000
-_REFUSED = "fuseboard_fleet_refused_per_second"
+_REFUSED = 'fuseboard_fleet_refused_per_second{reason!="suspended"}'
 #: The runbook of dependencies that name none.
 GENERAL_RUNBOOK = FOR_DEPENDENCIES
 
@@ -229,6 +229,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         dates_incident=1,
         handled="The answer to each heartbeat names the newest revision, so that pods fetch it.",
         refreshes_pods=True,
+        explains=("divided",),
         prometheus=PrometheusQuery(
             place=70,
             promql=by_environment("fuseboard_config_lag_seconds") + " >",
@@ -255,7 +256,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         weight=150,
         dates_incident=1,
         handled="These pods decide with local limits. They return to Redis automatically.",
-        explains=("check-errors", "lock-failures", "p99"),
+        explains=("check-errors", "divided", "lock-failures", "p99"),
         history=history_figures.LOCAL_PODS,
         prometheus=PrometheusQuery(
             place=80,

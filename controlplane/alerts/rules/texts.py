@@ -11,21 +11,30 @@ from controlplane.alerts.rules.thresholds import (
     P99_WARN_PART,
 )
 from controlplane.fleet.live import FleetFigures
-from controlplane.phrases import count, moment, name_or_count, percent, rounded, they
+from controlplane.phrases import count, moment, name_or_count, number, percent, rounded, they
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
+
+#: Fewer requests per second are shown as 0.
+SHOWN_PER_S = 0.05
 
 
 def refused(status: Status) -> str:
     figures = status.figures
-    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
-    whose = most_are_from(most.tenant) if most is not None and most.refused_per_s > 0 else ""
-    rates = f"{rounded(figures.refused_per_s, 2)} of {rounded(figures.requests_per_s, 2)}/s"
-    return f"{rates}.{whose}"
+    tenant = refused_tenant(status).name
+    rates = f"{rounded(figures.active_refused_per_s, 2)} of {rounded(figures.requests_per_s, 2)}/s"
+    besides = ""
+    if figures.suspended_per_s >= SHOWN_PER_S:
+        besides = (
+            f" Besides, {number(figures.suspended_per_s)}/s of suspended tenants are refused on purpose."
+        )
+    return f"{rates}.{most_are_from(tenant) if tenant else ''}{besides}"
 
 
 def refused_headline(status: Status) -> Headline:
-    return Headline(f"{percent(status.figures.refused_share)} of requests", "are", "refused")
+    tenant = refused_tenant(status).name
+    verb = f"refused, most of {tenant}" if tenant else "refused"
+    return Headline(f"{percent(status.figures.refused_share)} of requests", "are", verb)
 
 
 def most_are_from(tenant: str) -> str:
@@ -34,9 +43,10 @@ def most_are_from(tenant: str) -> str:
 
 def refused_tenant(status: Status) -> Subject:
     """The tenant that most refusals are of, if one has more than half of them."""
-    figures = status.figures
-    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
-    if most is not None and most.refused_per_s > figures.refused_per_s / 2:
+    figures, suspended = status.figures, status.facts.suspended
+    active = (tenant for tenant in figures.tenants if tenant.tenant not in suspended)
+    most = max(active, key=lambda tenant: tenant.refused_per_s, default=None)
+    if most is not None and most.refused_per_s > figures.active_refused_per_s / 2:
         return Subject(kind="tenant", name=most.tenant)
     return Subject(kind="tenants")
 
@@ -145,7 +155,10 @@ _PAST = MappingProxyType(
         "reports": "reported",
         "answers": "answered",
         "cannot": "could not",
+        "refuse": "refused",
         "refuses": "refused",
+        "let": "let",
+        "lets": "let",
         "sends": "sent",
         "shed": "shed",
         "takes": "took",

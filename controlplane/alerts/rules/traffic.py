@@ -19,7 +19,7 @@ from controlplane.alerts.rules.thresholds import MIN_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.phrases import moment, number, percent
 from controlplane.refusals.callers import RefusedCaller
-from controlplane.status.breakers import BreakerStatus
+from controlplane.status.breakers import REFUSING, BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
 from controlplane.usage.budgets import WARN_PERCENT
@@ -34,8 +34,6 @@ _CALLS = "sum by (environment, dependency) (fuseboard_fleet_calls_per_second"
 _CALLS_REFUSED = f'{_CALLS}{{outcome="refused"}})'
 _CALLS_ASKED = f'{_CALLS}{{outcome=~"done|refused"}})'
 _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
-#: States in which a breaker refuses calls itself.
-_REFUSING = ("open", "half_open", "forced_open")
 #: Fewer are too few to fire in the ten minutes that are counted at most.
 _MIN_CALLS_PER_S = MIN_VENDOR_ANSWERS / 600
 
@@ -102,7 +100,7 @@ def _refused_dependencies(status: Status) -> list[RefusedDependency]:
     """The headline names a breaker that refuses, and a limit of 0 was set for that."""
     found = []
     for one in status.breakers:
-        if one.effective in _REFUSING or one.dependency.paused:
+        if one.effective in REFUSING or one.dependency.paused:
             continue
         by = status.facts.refused_by.get(one.name)
         why = f" ({by.words})" if by is not None else ""

@@ -55,6 +55,22 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         figures(requests_per_s=100, refused_per_s=2),
     ),
     (
+        ("429", "critical"),
+        facts(
+            figures=FleetFigures(
+                gateways=1,
+                requests_per_s=100,
+                refused_per_s=15,
+                refused_by_reason={"suspended": 10.0},
+                tenants=[TenantFigures("initech", 10, 10), TenantFigures("acme", 60, 4)],
+            ),
+            suspended=frozenset({"initech"}),
+        ),
+        "5 % of requests are refused. 5 of 100/s. Most are from acme. Besides, 10/s of suspended tenants are"
+        " refused on purpose. More than 0.5 % is a warning, more than 2 % is critical.",
+        figures(requests_per_s=100, refused_per_s=90, refused_by_reason={"suspended": 90.0}),
+    ),
+    (
         ("429", "warning"),
         figures(requests_per_s=1000, refused_per_s=6),
         "0.6 % of requests are refused. 6 of 1,000/s. More than 0.5 % is a warning, more than 2 % is"
@@ -67,6 +83,32 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "Edits are not published: Postgres was restored. Redis has revision 1.9, which Postgres does not"
         " have. Start a new epoch.",
         facts(),
+    ),
+    (
+        ("divided", "warning"),
+        # A pod that probes refuses nearly every call, as an open breaker does.
+        facts(
+            *(pod("web-1", OPEN), pod("web-2", replace(OPEN, state="half_open")), pod("web-3")),
+            pod("web-4", state="offline"),
+        ),
+        "web-3 lets calls to payments-api pass while its breaker is open. web-3: closed. A pod that uses"
+        " Redis applies the state of the fleet within 10 s.",
+        facts(pod("web-1", OPEN), pod("web-3", mode="drill")),
+    ),
+    (
+        ("divided", "warning"),
+        facts(
+            pod("web-1"),
+            *(pod(f"web-{n}", replace(OPEN, local=True), mode="local") for n in range(2, 7)),
+        ),
+        "5 pods refuse calls to payments-api while its breaker is closed. web-2: open, by its own breaker,"
+        " web-3: open, by its own breaker, web-4: open, by its own breaker, and 2 more. A pod that uses Redis"
+        " applies the state of the fleet within 10 s.",
+        # Without a pod that uses Redis, each has its own breaker, and none is the fleet's.
+        facts(
+            pod("web-1", replace(CLOSED, local=True), mode="local"),
+            pod("web-2", replace(OPEN, local=True), mode="local"),
+        ),
     ),
     (
         ("drill", "warning"),

@@ -173,6 +173,8 @@ DRIVEN: dict[str, tuple[list[dict[str, str]], list[str], list[str], dict[str, st
         [
             series("fuseboard_fleet_requests_per_second", "100x200", instance="a", **PRODUCTION),
             series("fuseboard_fleet_refused_per_second", "0x3 5x60 0x200", reason="quota", **PRODUCTION),
+            # An operator suspended a tenant: these refusals are on purpose.
+            series("fuseboard_fleet_refused_per_second", "50x300", reason="suspended", **PRODUCTION),
         ],
         ["5m", "16m"],
         ["2m", "25m"],
