@@ -115,6 +115,7 @@ INSTALLED_APPS = [
     "controlplane.accounts.apps.AccountsConfig",
     "controlplane.api",
     "controlplane.audit.apps.AuditConfig",
+    "controlplane.spending",
     "controlplane.policies",
     "controlplane.publishing",
     "controlplane.breakers",

@@ -66,6 +66,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("tenants", "Tenants", "customers", marks=("tenant", "bulk"), key="t"),
         PageLink("tiers", "Tiers", "plans quota"),
         PageLink("templates", "Templates", "limits"),
+        PageLink("models", "Models", "llm prices aliases usd tokens pool price list"),
         PageLink("budgets", "Budgets", "costs spent money tokens usage projected month"),
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),

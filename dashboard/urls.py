@@ -39,7 +39,7 @@ from dashboard.views.history import (
     schedules,
     undo,
 )
-from dashboard.views.limits import budget_form, budgets, counters, defaults, hot_keys, limit_templates
+from dashboard.views.limits import budget_form, budgets, counters, defaults, hot_keys, limit_templates, models
 from dashboard.views.people import people, saved_views, tokens
 from dashboard.views.refusals import erasures, error_budgets, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
@@ -95,6 +95,9 @@ urlpatterns = [
     path("templates/new", limit_templates.make_template, name="make_template"),
     path("templates/of/<str:name>", limit_templates.template, name="template"),
     path("templates/of/<str:name>/preview", limit_templates.template_preview, name="template_preview"),
+    path("models", models.models, name="models"),
+    path("models/new", models.make_model, name="make_model"),
+    path("models/of/<str:name>", models.model, name="model"),
     path("defaults", defaults.defaults, name="defaults"),
     path("defaults/idle-slots", defaults.share_idle_slots, name="share_idle_slots"),
     path("alerts", alerts.alerts, name="alerts"),

@@ -47,6 +47,8 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "clear_counter": "/limits/clear",
     "templates": "/templates",
     "template": ("/templates", "tbody a[href^='/templates/of/']"),
+    "models": "/models",
+    "model": ("/models", "tbody a[href^='/models/of/']"),
     "tiers": "/tiers",
     "edit": ("/tiers", "tbody a[href^='/edit/tier']"),
     "edit_freeze": "/edit-freeze",
@@ -218,6 +220,12 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.fill(".form [name=reason]", "CAP-771 one limit for all partners")
     page.click(".form button[type=submit]")
     page.wait_for_url("**/templates/of/**")
+    page.goto("/models")
+    for name, value in {"name": "gpt-5.2", "input": "2.50", "output": "10"}.items():
+        page.fill(f".form [name={name}]", value)
+    page.fill(".form [name=reason]", "Price list of December 2025")
+    page.click(".form button[type=submit]")
+    page.wait_for_url("**/models/of/**")
     page.goto("/edit/tier?key=pro&limit.requests.limit=45")
     page.fill("[name=reason]", "CRM-5581 a new contract")
     page.fill("[name=starts]", time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() + 86400)))

@@ -33,7 +33,7 @@ from controlplane.api.routes.fleet import (
     weekly,
 )
 from controlplane.api.routes.history import audit, change_requests, edit_freeze, markers, revisions, schedules
-from controlplane.api.routes.limits import configuration, counters, limit_templates, subjects
+from controlplane.api.routes.limits import configuration, counters, limit_templates, models, subjects
 from controlplane.api.routes.people import people, tokens
 from controlplane.api.routes.refusals import erasures, error_budgets, refusals
 from controlplane.api.routes.tenants import plans, tenants, tiers, usage
@@ -114,6 +114,7 @@ for address, router, tag in (
     ("tiers", tiers.router, "tiers"),
     ("subject-limits", subjects.router, "subject limits"),
     ("dependencies", dependencies.router, "dependencies"),
+    ("models", models.router, "models"),
     ("breakers", breakers.router, "breakers"),
     ("backlogs", backlogs.router, "backlogs"),
     ("locks", locks.router, "locks"),

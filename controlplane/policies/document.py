@@ -25,6 +25,8 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from controlplane.policies.protection import call_protection, pod_protection
+from controlplane.spending.fields import model_of
+from controlplane.spending.models import Model
 from fuseboard.contract import policy as contract
 from fuseboard.contract.limit_fields import FIELDS, QUOTAS, Choice, Choices, Patterns
 from fuseboard.contract.words import OverrideMode
@@ -77,7 +79,12 @@ def policy_of(environment: Environment) -> contract.Policy:
         dependencies=tuple(_dependencies(environment)),
         tuning=tuning_of(environment),
         protection=pod_protection(environment.protection),
+        models=tuple(map(model_of, _models(environment))),
     )
+
+
+def _models(environment: Environment) -> Iterable[Model]:
+    return Model.objects.filter(environment=environment).order_by("name").prefetch_related("prices")
 
 
 def tuning_of(environment: Environment) -> contract.Tuning:

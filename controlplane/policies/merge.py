@@ -115,12 +115,12 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
 def _setting(name: str) -> str:
     """Return the field itself, or what it only makes sense with.
 
-    That is the rate of a template, or a part of a protection, whose values are checked together.
+    That is the rate of a template, a part of a protection, whose values are checked together, or a price.
     """
     if name in RATE:
         return "rate"
     first, _, rest = name.partition(".")
-    return f"{first}.{rest.partition('.')[0]}" if first == "protection" else name
+    return f"{first}.{rest.partition('.')[0]}" if first in ("protection", "prices") else name
 
 
 def _part(state: Fields, fields: list[str]) -> Fields:

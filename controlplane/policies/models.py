@@ -10,6 +10,7 @@ from controlplane.policies.drafts import Draft as Draft
 from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
+from controlplane.spending.models import Model
 from fuseboard.contract.limit_fields import CALLERS
 from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
@@ -386,6 +387,7 @@ VERSIONED: dict[str, tuple[type[models.Model], str]] = {
     "tier": (Tier, "name"),
     "dependency": (Dependency, "name"),
     "template": (Template, "name"),
+    "model": (Model, "name"),
 }
 
 

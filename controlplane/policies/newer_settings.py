@@ -7,8 +7,10 @@ from controlplane.policies.fields import Fields, dependency_fields, environment_
 from controlplane.policies.history import Changed
 from controlplane.policies.models import STREAM_COLUMNS, Dependency
 from controlplane.policies.protection import protection_in
+from controlplane.spending.models import Model
 
 SHARED_SLOTS = "shared idle slots"
+_MODELS = "models and prices"
 
 
 def newer_settings(environment: str) -> list[str]:
@@ -17,6 +19,8 @@ def newer_settings(environment: str) -> list[str]:
     rows = Dependency.objects.filter(environment=environment).select_related("runbook")
     for row in rows.prefetch_related("vendor_limits"):
         found.update(_of_dependency(dependency_fields(row)))
+    if Model.objects.filter(environment=environment).exists():
+        found.add(_MODELS)
     return sorted(found)
 
 
@@ -51,4 +55,9 @@ def _of_dependency(fields: Fields) -> Iterator[str]:
         yield SHARED_SLOTS
 
 
-_READ = {"environment": _of_environment, "dependency": _of_dependency}
+def _of_model(fields: Fields) -> Iterator[str]:
+    if fields:
+        yield _MODELS
+
+
+_READ = {"environment": _of_environment, "dependency": _of_dependency, "model": _of_model}

@@ -17,6 +17,8 @@ from controlplane.policies.fields import (
 )
 from controlplane.policies.limits import ALONE, columns_for
 from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
+from controlplane.spending.fields import model_fields
+from controlplane.spending.models import Model
 from fuseboard.contract.limit_fields import QUOTAS
 
 #: Kind and name.
@@ -34,6 +36,7 @@ _NAMED: dict[str, tuple[type[Any], Callable[[Any], Fields]]] = {
     "template": (Template, template_fields),
     "tier": (Tier, tier_fields),
     "dependency": (Dependency, dependency_fields),
+    "model": (Model, model_fields),
 }
 
 
@@ -50,9 +53,15 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
         state["tier", tier.name] = without_version(tier_fields(tier))
     for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
         state["dependency", dependency.name] = without_version(dependency_fields(dependency))
+    state |= read_models(environment)
     if tenants is None or tenants:
         state |= read_tenants(environment, tenants)
     return state
+
+
+def read_models(environment: str) -> State:
+    rows = Model.objects.filter(environment=environment).prefetch_related("prices")
+    return {("model", row.name): without_version(model_fields(row)) for row in rows}
 
 
 def read_entity(environment: str, kind: str, name: str) -> Fields | None:
@@ -66,14 +75,17 @@ def read_entity(environment: str, kind: str, name: str) -> Fields | None:
     return None if row is None else without_version(fields_of(row))
 
 
-def read_referable(environment: str, *, tiers: Collection[str]) -> State:
+def read_referable(environment: str, *, tiers: Collection[str], models: bool = False) -> State:
     """Return what an edit of one thing can refer to: templates and these tiers with their fields.
 
-    Other tiers, and dependencies, have no fields, because an edit refers to them by name only.
+    Other tiers, and dependencies, have no fields, because an edit refers to them by name only. An edit of a
+    model also reads the other ``models``, whose aliases it may not repeat.
     """
-    state: State = {}
+    state: State = read_models(environment) if models else {}
     for kind, (model, fields_of) in _NAMED.items():
         rows = model._default_manager.filter(environment_id=environment)
+        if kind == "model":
+            continue
         if kind == "template":
             state |= {(kind, row.name): without_version(fields_of(row)) for row in rows}
         else:

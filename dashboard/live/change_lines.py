@@ -13,6 +13,8 @@ _CONFIGURATION = frozenset(
         "configuration",
         "default_tier",
         "dependency",
+        "model",
+        "model_price",
         "plan",
         "pod_protection",
         "protection",

@@ -177,6 +177,7 @@ _FRAME_ONLY = (
     "incidents",
     # An address that no page has, or the page of something that was removed.
     "missing",
+    "models",
     "mutes",
     "people",
     "pod_protection",

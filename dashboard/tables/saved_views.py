@@ -29,6 +29,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hot_keys": ("Hot keys", ()),
     "limits": ("Use now", ()),
     "locks": ("Locks", ()),
+    "models": ("Models", ()),
     "refusals": (
         "Refusals",
         ("range", "tenant", "endpoint", "reason", "dependency", "rule", "pod", "tier"),

@@ -83,6 +83,12 @@ def number_field(control_id: str, label: str, *, name: str, **options: Any) -> d
 
 
 @register.inclusion_tag("dashboard/field.html")
+def usd_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
+    """An amount of USD, with decimals."""
+    return text_field(control_id, label, name=name, inputmode="decimal", autocomplete="off", **options)
+
+
+@register.inclusion_tag("dashboard/field.html")
 def password_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
     """A password to be chosen, which browsers offer to keep."""
     given = {"type": "password", "autocomplete": "new-password", "required": True, **options}

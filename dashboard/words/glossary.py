@@ -27,6 +27,8 @@ GLOSSARY = (
         "effective settings",
         "All values that apply to a tenant, each with its source, such as its tier or a template.",
     ),
+    ("model", "A language model, as requests name it. Belongs to a pool, and has prices by date."),
+    ("pool", "The dependency of the calls to a model. Models of a pool share its limits and its breaker."),
     ("template", "Values that many limits follow. One edit changes all of them."),
     ("dependency", "A vendor or an internal service that pods call over the network."),
     ("breaker", "It stops the calls of all pods to a dependency that fails. One breaker per dependency."),

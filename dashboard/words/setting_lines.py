@@ -14,6 +14,7 @@ from controlplane.policies.setting_labels import (
     name_and_unit,
 )
 from dashboard.words.entity_fields import OWN
+from dashboard.words.money_words import PRICE_LABELS, price_text
 from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
 _OWN = {own.name: own.label.partition(":")[0] for each in OWN.values() for own in each}
@@ -50,6 +51,11 @@ def column_label(column: str) -> str:
 
 def value_text(field: str, value: Any) -> str:
     """Return a value with the unit of its field."""
+    column = field.rpartition(".")[2]
+    if field.startswith("prices.") and column in PRICE_LABELS and isinstance(value, int):
+        return price_text(column, value)
+    if field == "pool" and not value:
+        return "by host"
     if field in ("runbook", "parent") and not value:
         return "none"
     if value is None or (field.endswith("_until_us") and not value):
@@ -80,6 +86,8 @@ def _name_and_unit(field: str) -> tuple[str, str]:
     field = field.removeprefix("own.")
     first, _, rest = field.partition(".")
     limit, _, column = rest.rpartition(".")
+    if first == "prices" and column in PRICE_LABELS:
+        return f"Price from {limit}, {PRICE_LABELS[column]}", ""
     if first == "new":
         return _column(rest)
     if first in _LIMITS and limit:

@@ -62,6 +62,7 @@ from fuseboard.contract.words import (
 )
 from tests.contract.budget_examples import BUDGETS
 from tests.contract.failing_examples import FAILURES
+from tests.contract.priced_examples import PRICED_POLICY
 from tests.contract.sample_examples import (
     ALONE,
     ANSWERS,
@@ -483,6 +484,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.ipv6_prefix.json": PREFIX_POLICY,
     "policy.remaining_for_ms.json": REMAINING_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
+    "policy.models.json": PRICED_POLICY,
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,

@@ -35,6 +35,8 @@ PAGES = {
     "bulk": "/tenants/bulk",
     "templates": "/templates",
     "template": "/templates/of/contract",
+    "models": "/models",
+    "model": "/models/of/gpt-5.2",
     "tiers": "/tiers",
     "edit_freeze": "/edit-freeze",
     "error_budgets": "/error-budgets",
@@ -107,6 +109,7 @@ NO_PAGES = {
         "undo",
         "pod_protection_preview",
         "template_preview",
+        "make_model",
         "make_template",
         "audit_export",
         "export",
@@ -248,6 +251,19 @@ def something_everywhere(production: Any, limits: Any) -> None:
     add_mute(values=MuteValues(dependency="search"), actor=OLGA, **common)
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
+    prices = {
+        "2025-12-01": {"input": 2_500_000, "output": 10_000_000},
+        "2099-01-01": {
+            "input": 2_000_000,
+            "output": 8_000_000,
+            "long_above": 9,
+            "long_input": 1,
+            "long_output": 2,
+        },
+    }
+    model = {"aliases": ["assistant-large"], "pool": "payments-api", "prices": prices}
+    edits.set_model(model="gpt-5.2", expected_version=0, actor=BOB, **model, **common)
+    edits.set_model(model="gpt-unpriced", expected_version=0, actor=BOB, **common)
     slow = shipped()["redis-slow"]
     text = {"title": slow.title, "body": slow.body + "\nCall Priya.\n", "reason": "for a test"}
     edits.save_runbook(runbook="redis-slow", actor=BOB, **text)

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 import fuseboard
 from fuseboard import Agent, AgentSettings, Mode, blocking
+from fuseboard.contract.models import Model
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy, Tier
 from fuseboard.contract.protection import Bulkhead, CallProtection
 from fuseboard.contract.words import Outcome
-from fuseboard.llm.usage import MEASURES
+from fuseboard.llm.usage import MEASURES, SETTLED
 from tests.agents.alone import settings_with
 from tests.agents.limit_kinds import window
 from tests.agents.published import publish
@@ -54,6 +55,7 @@ RULES = Policy(
     default_tier="free",
     tiers=(Tier(name="free", quotas=QUOTAS),),
     dependencies=(dependency("llm"), dependency("gpt-own")),
+    models=(Model(name="gpt-own", aliases=("models/own",), pool="gpt-own"), Model(name="hosted")),
     tuning=PATIENT,
 )
 
@@ -100,7 +102,7 @@ def claude(agent: Any, vendor: Vendor, name: str = "llm", **options: Any) -> ant
 async def spent(agent: Agent, name: str = "llm", tenant: str = "") -> dict[str, int]:
     """What is spent of each limit of the vendor, and of the quotas of the tenant."""
     agent._runtime.admission.settlements.flush()  # answers come in the order of questions
-    costs = dict.fromkeys(MEASURES, 1)
+    costs = dict.fromkeys(SETTLED, 1)
     # A vendor that has answered a 429 is not called for a moment.
     permit = await agent.admit_call(name, costs=costs, tenant=tenant, wait_s=30)
     agent.give_back(permit)

@@ -41,12 +41,19 @@ def threads(tmp_path: Path) -> Iterator[blocking.Agent]:
     ("name", "model", "dependency"),
     [
         ("", "gpt-own", "gpt-own"),
+        ("", "models/own", "gpt-own"),
+        ("", "gpt-own-2026-01-01", "gpt-own"),
+        ("", "models/own@20260101", "gpt-own"),
+        ("", "hosted", "127.0.0.1"),
         ("", "gpt-unknown", "127.0.0.1"),
+        ("", "gpt-own-mini", "127.0.0.1"),
+        # Only a published model chooses a dependency. This is one, and no model.
+        ("", "llm", "127.0.0.1"),
         ("", "not/a slug", "127.0.0.1"),
         ("llm", "gpt-own", "llm"),
     ],
 )
-async def test_a_call_belongs_to_its_model_or_its_host_unless_a_name_is_given(
+async def test_a_call_belongs_to_the_pool_of_its_model_or_to_its_host_unless_a_name_is_given(
     tmp_path: Path, vendor: Vendor, name: str, model: str, dependency: str
 ):
     async with Agent(settings=settings_with(tmp_path, RULES)) as agent:

@@ -10,8 +10,9 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard import Mode
+from fuseboard.contract.models import Model
 from fuseboard.contract.policy import Tier
-from fuseboard.llm.usage import MEASURES
+from fuseboard.llm.usage import SETTLED
 from tests.agents.limit_kinds import window
 from tests.agents.published import publish
 from tests.llm.pods import MONTH_S, RULES, billed, dependency, outcomes, spent
@@ -32,6 +33,7 @@ async def page(
         RULES,
         tiers=(Tier(name="free", quotas=(QUOTA,)),),
         dependencies=(dependency("gpt-5.2"), dependency("127.0.0.1")),
+        models=(Model(name="gpt-5.2", pool="gpt-5.2"),),
     )
     publish(limits, rules, revision=1)
     for name in ("URL", "TOKEN", "TOKEN_FILE"):
@@ -58,7 +60,7 @@ async def test_one_line_counts_the_tokens_of_a_client(page: dict[str, Any], vend
     ) as stream:
         assert "word" in await stream.get_final_text()
     bill = billed(*vendor.bill, counts_cached=False)
-    # The policy has no dependency of this name: that of the host counts.
+    # The policy has no model of this name: the dependency of the host counts.
     assert outcomes(page["agent"], "127.0.0.1") == {"ok": 1}
     await eventually(lambda: spent(page["agent"], "127.0.0.1"), accept=lambda found: found == bill)
 
@@ -82,5 +84,5 @@ async def test_a_transport_counts_for_other_libraries(page: dict[str, Any], vend
 
 
 def test_the_page_has_every_measure_and_fits_on_two_screens():
-    assert [measure for measure in MEASURES if f"`{measure}`" not in PAGE] == []
+    assert [measure for measure in SETTLED if f"`{measure}`" not in PAGE] == []
     assert PAGE.count("\n") <= 120

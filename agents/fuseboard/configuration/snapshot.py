@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from fuseboard.contract.budget_limits import limits_of
 from fuseboard.contract.budgets import Account, Budget
+from fuseboard.contract.models import Model, by_name, undated
 from fuseboard.contract.policy import (
     ConfigHead,
     Dependency,
@@ -151,6 +152,7 @@ class Snapshot:
         "_accounts",
         "_default",
         "_dependencies",
+        "_models",
         "_tiers",
         "head",
         "policy",
@@ -170,6 +172,7 @@ class Snapshot:
         self._tiers = {tier.name: tier for tier in policy.tiers}
         self._dependencies = {dependency.name: dependency for dependency in policy.dependencies}
         self._accounts = {pool: account for account in policy.accounts for pool in account.pools}
+        self._models = by_name(policy.models)
         self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, loaded=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
@@ -248,6 +251,11 @@ class Snapshot:
         kept = self.tenants.peek(tenant)
         record = kept.record if kept is not None else None
         return _budgets(self._tier_of(record), record)
+
+    def model(self, name: str) -> Model | None:
+        """The model of a name or an alias; else that of the name without a date at its end."""
+        found = self._models.get(name)
+        return self._models.get(undated(name)) if found is None and self._models else found
 
 
 def built_in(environment: str) -> Snapshot:

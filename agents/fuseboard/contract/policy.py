@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from fuseboard.contract.addresses import IPV6_PREFIX, NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.budgets import Account, Budget, Budgets
+from fuseboard.contract.models import MAX_MODELS, Model, names_of
 from fuseboard.contract.protection import (
     CallProtection,
     MillisOrNone,
@@ -260,6 +261,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     protection: PodProtection | None = None
     #: The accounts at vendors.
     accounts: tuple[Account, ...] = ()
+    #: The models whose calls have a price, or a dependency other than that of their host.
+    models: Annotated[tuple[Model, ...], Meta(max_length=MAX_MODELS)] = ()
 
 
 class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
@@ -316,6 +319,7 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
         _check_budgets(f"dependencies.{dependency.name}.budgets", dependency.budgets)
     _check_accounts(policy.accounts)
     _check_protection(policy)
+    _refuse_duplicates("models", list(names_of(policy.models)))
     return policy
 
 

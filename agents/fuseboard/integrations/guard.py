@@ -53,9 +53,9 @@ def guard(
     the retry budget of the dependency decide instead. A client with other options (``with_options``) repeats
     nothing either. Their calls reserve the tokens that limits count, and
     are settled by the usage in the answer, as those of ``fuseboard.llm``. There, ``name`` may be left out.
-    Then a request belongs to the dependency with the name of its model (``gpt-5.2``), if the policy has one,
-    and else to that with the name of its host (``api.openai.com``). Without a ``tenant``, a call is charged
-    to that of the request that is served, or of ``fuseboard.tenant``. ``tenant`` may be a function.
+    Then a request belongs to the pool of its model (``gpt-5.2``), if the policy has the model and it has one,
+    and else to the dependency with the name of its host (``api.openai.com``). Without a ``tenant``, a call is
+    charged to that of the request that is served, or of ``fuseboard.tenant``. ``tenant`` may be a function.
     ``add_usage=False`` is for a server of models that refuses ``stream_options``.
 
     Raises ``Misconfigured`` for another client, for an agent of the other kind, and for a client that is

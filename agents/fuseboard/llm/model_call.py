@@ -7,6 +7,7 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.options import CallOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict
+from fuseboard.contract.models import Price, micro_usd
 from fuseboard.decision import Permit
 from fuseboard.integrations.http_bodies import Body, is_stream
 from fuseboard.llm.dialects import Dialect
@@ -14,13 +15,23 @@ from fuseboard.llm.dialects.dialect import Asked
 from fuseboard.llm.document import Document
 from fuseboard.llm.estimate import Learned, stepped
 from fuseboard.llm.stream import EventReader, data_of
-from fuseboard.llm.usage import MEASURES, Usage
+from fuseboard.llm.usage import MEASURES, MICRO_USD, SETTLED, Usage
 
 
 class ModelCall:
     """A request, whatever its attempts."""
 
-    __slots__ = ("asked", "dependency", "dialect", "hides", "learned", "letters", "options")
+    __slots__ = (
+        "asked",
+        "dependency",
+        "dialect",
+        "hides",
+        "learned",
+        "letters",
+        "model",
+        "options",
+        "price",
+    )
 
     def __init__(
         self,
@@ -28,12 +39,18 @@ class ModelCall:
         asked: Asked,
         dependency: str,
         *,
+        model: str,
+        price: Price | None,
         letters: int,
         learned: Learned,
         hides: bool,
         options: CallOptions,
     ) -> None:
         self.dialect, self.asked, self.dependency = dialect, asked, dependency
+        #: The name of the published model, whatever alias the request has; else the name in the request.
+        self.model = model
+        #: The price when the call began, which applies until it ends; ``None`` for none.
+        self.price = price
         #: Letters in the body of the request.
         self.letters = letters
         self.learned = learned
@@ -51,6 +68,9 @@ class ModelCall:
             "fresh_tokens": (known, 0),
             "output_tokens": (0, guessed),
         }
+        if self.price is not None:
+            sure = micro_usd(self.price, fresh=known)
+            amounts[MICRO_USD] = (sure, micro_usd(self.price, fresh=known, output=guessed) - sure)
         return {measure: stepped(*amounts.get(measure, (0, 0)), most) for measure, most in measures.items()}
 
     def settle(self, permit: Permit, usage: Usage) -> None:
@@ -65,11 +85,13 @@ class ModelCall:
             usage.output = max(usage.output, learned.output_of(usage.letters))
         for measure in permit.estimated.intersection(MEASURES):
             permit.settle(measure, usage.amount(measure, counts_cached=dialect.counts_cached))
+        if self.price is not None and MICRO_USD in permit.estimated:
+            permit.settle(MICRO_USD, usage.cost(self.price))
 
 
 def settle_unanswered(permit: Permit) -> None:
     """No model has got the request: it cost nothing."""
-    for measure in permit.estimated.intersection(MEASURES):
+    for measure in permit.estimated.intersection(SETTLED):
         permit.settle(measure, 0)
 
 

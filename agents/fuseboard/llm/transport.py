@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from time import time
 from typing import Any, Unpack
 
 from fuseboard.agent import Agent
@@ -15,6 +16,7 @@ from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import classify
 from fuseboard.calling.current_tenant import current_tenant
 from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.models import Model, price_at
 from fuseboard.contract.words import is_slug
 from fuseboard.decision import Permit
 from fuseboard.integrations.http_bodies import Body
@@ -45,10 +47,10 @@ class ModelGuard(Guard[Any]):
     It reserves the tokens of a call before the request is sent, and settles them by the usage in the answer.
     Requests that ask no model, such as those for files, cost a call and nothing else.
 
-    Without ``dependency``, a request belongs to the dependency with the name of its model, if the policy has
+    Without ``dependency``, a request belongs to the pool of its model, if the policy has the model and it has
     one; else to the dependency with the name of its host. So ``gpt-5.2`` may have its own limits, and
-    ``api.openai.com`` has those of all other models. The tenant is that of the request that is served, or of
-    ``fuseboard.tenant``, unless ``tenant`` names one.
+    ``api.openai.com`` has those of all other models. The price of the model applies in any dependency. The
+    tenant is that of the request that is served, or of ``fuseboard.tenant``, unless ``tenant`` names one.
 
     ``add_usage``: ask for the usage of streamed chat completions. Its event is hidden from a client that did
     not ask for it.
@@ -118,13 +120,25 @@ class ModelGuard(Guard[Any]):
     def _model_call(
         self, dialect: Dialect, asked: Asked, host: str, letters: int, *, hides: bool
     ) -> ModelCall:
-        dependency = self._dependency_of(host, asked.model)
+        snapshot = self._snapshot()
+        model = snapshot.model(asked.model) if snapshot is not None else None
+        dependency = self._dependency_of(host, model)
+        name = model.name if model is not None else asked.model[:MAX_MODEL]
+        price = price_at(model, time()) if model is not None else None
         options = self._options_now()
-        learned = self._estimates.find(dependency, dialect.path, asked.model[:MAX_MODEL])
         call = ModelCall(
-            dialect, asked, dependency, letters=letters, learned=learned, hides=hides, options=options
+            dialect,
+            asked,
+            dependency,
+            model=name,
+            price=price,
+            letters=letters,
+            learned=self._estimates.find(dependency, dialect.path, name),
+            hides=hides,
+            options=options,
         )
-        measures = measures_of(self._snapshot(), dependency, options.get("tenant", ""))
+        tenant = options.get("tenant", "")
+        measures = measures_of(snapshot, dependency, tenant, priced=price is not None)
         if measures:
             options["costs"] = call.reserve(measures)
             options["spend_costs"] = True
@@ -139,12 +153,12 @@ class ModelGuard(Guard[Any]):
         configuration = getattr(self._agent, "configuration", None)
         return configuration.snapshot if configuration is not None else None
 
-    def _dependency_of(self, host: str, model: str = "") -> str:
+    def _dependency_of(self, host: str, model: Model | None = None) -> str:
+        """The names in a request choose among published models only: no request may choose a dependency."""
         if self._dependency:
             return self._dependency
-        snapshot = self._snapshot()
-        if model and snapshot is not None and is_slug(model) and snapshot.dependency(model) is not None:
-            return model
+        if model is not None and model.pool:
+            return model.pool
         return host if is_slug(host) else named_by(host)
 
     def _call_of(self, request: Any) -> tuple[str, CallOptions]:
@@ -153,8 +167,8 @@ class ModelGuard(Guard[Any]):
             return call.dependency, call.options
         dependency, options = self._dependency_of(request.url.host), self._options_now()
         if dialect_of(request.method, request.url.path) is None:
-            # It asks no model, so limits on tokens do not miss it.
-            measures = measures_of(self._snapshot(), dependency, "")
+            # It asks no model, so limits on tokens and money do not miss it.
+            measures = measures_of(self._snapshot(), dependency, "", priced=True)
             options["costs"] = dict.fromkeys(measures, 0) if measures else None
         return dependency, options
 

@@ -6,10 +6,15 @@ from fuseboard.agent_api.arguments import MAX_ACTUAL
 from fuseboard.batching.demand import most_in_redis
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.budget_limits import limits_of
+from fuseboard.contract.models import Price, micro_usd
 from fuseboard.contract.policy import Limit
 
-#: The measures that a model client states and settles.
+#: The measures of tokens that a model client states and settles.
 MEASURES = ("tokens", "input_tokens", "output_tokens", "fresh_tokens", "cached_tokens", "written_tokens")
+#: The measure of money, which a call costs if its model has a price.
+MICRO_USD = "micro_usd"
+#: Every measure that a model client settles.
+SETTLED = (*MEASURES, MICRO_USD)
 
 
 class Usage(Struct):
@@ -60,13 +65,24 @@ class Usage(Struct):
         }
         return min(amounts[measure], MAX_ACTUAL)
 
+    def cost(self, price: Price) -> int:
+        """In micro-USD."""
+        cost = micro_usd(
+            price, fresh=self.fresh, cached=self.cached, written=self.written, output=self.output
+        )
+        return min(cost, MAX_ACTUAL)
 
-def measures_of(snapshot: Snapshot | None, dependency: str, tenant: str) -> dict[str, int | None]:
+
+def measures_of(
+    snapshot: Snapshot | None, dependency: str, tenant: str, *, priced: bool = False
+) -> dict[str, int | None]:
     """The measures to state, and the most of each that a call may cost; ``None`` for no known bound.
 
-    Parents and a tenant that was not looked up yet may have limits of any measure. For any thread.
+    Parents and a tenant that was not looked up yet may have limits of any measure. A call without a price
+    states no money. For any thread.
     """
-    found: dict[str, int | None] = dict.fromkeys(MEASURES) if tenant else {}
+    measures = SETTLED if priced else MEASURES
+    found: dict[str, int | None] = dict.fromkeys(measures) if tenant else {}
     if snapshot is None:
         return found
     known = snapshot.dependency(dependency)
@@ -76,7 +92,7 @@ def measures_of(snapshot: Snapshot | None, dependency: str, tenant: str) -> dict
     if tenant:
         limits += [quota for quota in _quotas_of(snapshot, tenant) if quota.dependency in ("", dependency)]
     for limit in limits:
-        if limit.measure in MEASURES:
+        if limit.measure in measures:
             before, most = found.get(limit.measure), most_in_redis(limit)
             found[limit.measure] = most if before is None else min(before, most)
     return found

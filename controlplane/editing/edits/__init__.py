@@ -34,6 +34,7 @@ from controlplane.editing.edits.environments import (
 )
 from controlplane.editing.edits.idle_slots import share_idle_slots
 from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
+from controlplane.editing.edits.model_prices import remove_model, remove_price, set_model, set_price
 from controlplane.editing.edits.pod_protection import set_pod_protection
 from controlplane.editing.edits.quotas import (
     remove_subject_limit,
@@ -82,6 +83,8 @@ __all__ = [
     "preview_revert",
     "preview_template",
     "remove_entity",
+    "remove_model",
+    "remove_price",
     "remove_runbook",
     "remove_subject_limit",
     "remove_template",
@@ -99,7 +102,9 @@ __all__ = [
     "set_breaker_policy",
     "set_default_tier",
     "set_dependency",
+    "set_model",
     "set_pod_protection",
+    "set_price",
     "set_protection",
     "set_subject_limit",
     "set_template",

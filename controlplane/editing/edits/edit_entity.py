@@ -43,7 +43,7 @@ NEWEST = -1
 @dataclass(frozen=True)
 class EntityEdit:
     environment: str
-    #: tier, tenant, dependency or environment.
+    #: tier, tenant, dependency, model or environment.
     kind: str
     name: str
     _: KW_ONLY
@@ -133,7 +133,8 @@ def preview_edit(edit: EntityEdit, *, head: int | None = None) -> Preview:
     later = [] if edit.shown_at is None else changes_of(edit.environment, *thing, after=edit.shown_at)
     as_of: Fields = (later[0].before or {}) if later else present or {}
     tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
-    state = read_referable(edit.environment, tiers={tier for tier in tiers if isinstance(tier, str)})
+    named = {tier for tier in tiers if isinstance(tier, str)}
+    state = read_referable(edit.environment, tiers=named, models=edit.kind == "model")
     planned = (edit.kind, "" if edit.kind == "environment" else edit.name)
     if present is not None:
         shown = _as_shown(plan.things.get(planned, {}), present, as_of) if later else present
@@ -256,7 +257,7 @@ def remove_entity(
     version: int | None = None,
     kept: Collection[str] = (),
 ) -> int:
-    """Remove a tier, a tenant or a dependency that nothing refers to. Return the revision.
+    """Remove a tier, a tenant, a dependency or a model that nothing refers to. Return the revision.
 
     Raises ``EditConflict`` if another person changed it after revision ``base``, or if its row has another
     ``version``. The audit shows the fields that are ``kept`` in the row of a removed tenant.
@@ -385,7 +386,7 @@ def _without(edit: EntityEdit, present: Fields, as_of: Fields) -> Fields:
     unknown = set(edit.removed) - limits_in(prefix, present | as_of).keys()
     if unknown:
         if edit.base == NEWEST:
-            raise NotFound("quota", min(unknown))
+            raise NotFound("price" if edit.kind == "model" else "quota", min(unknown))
         raise InvalidEdit({"removed": [f"There is no limit {min(unknown)!r}."]})
     gone = {f"{prefix}.{name}" for name in edit.removed}
     return {field: value for field, value in present.items() if field.rpartition(".")[0] not in gone}

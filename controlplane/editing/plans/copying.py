@@ -13,7 +13,8 @@ from controlplane.policies.protection import (
 )
 from controlplane.policies.state import read_state
 
-_SECTIONS = ("default_tier", "tuning", PROTECTION, "subject_limits", "template", "tier", "dependency")
+_OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
+_SECTIONS = (*_OWN, "template", "tier", "dependency", "model")
 
 
 def copy_configuration(
@@ -21,9 +22,9 @@ def copy_configuration(
 ) -> int:
     """Copy the configuration of another environment, as one revision. Return the revision.
 
-    Tiers, dependencies, limits of callers without a tenant, protection and timings become the same. Those
-    that only ``environment`` has are removed. Its tenants stay, unless tenants are copied too. Overrides of
-    breakers are not copied, because they are not configuration.
+    Tiers, dependencies, models, limits of callers without a tenant, protection and timings become the same.
+    Those that only ``environment`` has are removed. Its tenants stay, unless tenants are copied too.
+    Overrides of breakers are not copied, because they are not configuration.
     """
     state = read_state(source, tenants=None if with_tenants else set())
     plan = Plan(sections=set(_SECTIONS))

@@ -40,6 +40,7 @@ def _yaml(environment: str, state: State) -> Iterator[str]:
     yield from _section("templates", "template", state)
     yield from _section("tiers", "tier", state)
     yield from _section("dependencies", "dependency", state)
+    yield from _section("models", "model", state)
     yield from _section("tenants", "tenant", state)
 
 
@@ -64,7 +65,9 @@ def _entity(kind: str, name: str, fields: Fields) -> Iterator[str]:
         protection = protection_in(fields)
         # Every value is exported: an older row lacks some, and a new one would get others.
         yield f"    protection: {_scalar(completed(protection, CALL) if protection else 'off')}\n"
-    if kind != "template":
+    if kind == "model":
+        yield from _prices(fields)
+    elif kind != "template":
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 
 
@@ -75,6 +78,13 @@ def _limits(prefix: str, fields: Fields, indent: str) -> Iterator[str]:
     for name, columns in limits.items():
         said = {column: value for column, value in columns_of_edit(columns).items() if column not in _DERIVED}
         yield f"{indent}  {_scalar(name)}: {_flow(said)}\n"
+
+
+def _prices(fields: Fields) -> Iterator[str]:
+    prices = limits_in("prices", fields)
+    yield "    prices:\n" if prices else "    prices: {}\n"
+    for start, columns in prices.items():
+        yield f"      {_scalar(start)}: {_flow(columns)}\n"
 
 
 def _flow(values: dict[str, Any]) -> str:

@@ -45,6 +45,8 @@ from controlplane.policies.protection import (
 )
 from controlplane.policies.runbook_texts import is_runbook
 from controlplane.policies.state import EntityKey, State, names_of, parents_of
+from controlplane.spending.fields import changed_price
+from controlplane.spending.model_checks import wrong_names, wrong_prices
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.policy import MAX_PARENTS
 from fuseboard.contract.words import Algorithm
@@ -57,10 +59,11 @@ PREFIX = {
     "tier": "quotas",
     "dependency": "vendor_limits",
     "environment": "subject_limits",
+    "model": "prices",
 }
 #: Fields of a tenant besides its quotas.
 _OWN = ("tier", "title", "suspended", "parent")
-_PRUNED = ("template", "tier", "dependency", "tenant")
+_PRUNED = ("template", "tier", "dependency", "model", "tenant")
 
 
 def resolve(
@@ -94,7 +97,7 @@ def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
     base = {thing: fields for thing, fields in state.items() if thing not in removed}
     base |= {thing: _without_limits(thing[0], fields) for thing, fields in kept.items()}
     resolving = _Resolving(environment, plan, base, prune=False)
-    resolving.before = state
+    resolving.before, resolving.replaces_history = state, True
     return resolving.everything(removed)
 
 
@@ -108,6 +111,8 @@ class _Resolving:
         self.before, self.wanted = state, Wanted()
         self.now = at or timezone.now()
         self.checks_parents = True
+        #: Prices that have begun may change: a whole configuration takes the place of another one.
+        self.replaces_history = prune
         self._alike: dict[Any, Fields] = {}
         #: Tenant -> its parent in the plan.
         self.moved: dict[str, str] = {}
@@ -126,7 +131,7 @@ class _Resolving:
                 if kind in known:
                     known[kind] -= gone
         # Things that others take values from come first.
-        for kind in ("template", "tier", "dependency", "environment", "tenant"):
+        for kind in ("template", "tier", "dependency", "environment", "model", "tenant"):
             make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
             for (found, name), given in plan.things.items():
                 if found == kind:
@@ -136,6 +141,9 @@ class _Resolving:
         if changed and not self.errors.found:
             self._follow(changed)
         self.wanted |= removed or {}
+        if names_of(plan.things, "model"):
+            for name, field, message in wrong_names({**self.state, **self.wanted}):
+                self._error("model", name, field, message)
         for name, message in _wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)
         if self.prune or removed:
@@ -206,6 +214,24 @@ class _Resolving:
         return (
             self._with_limits("environment", name, given, base, lambda limit: SUBJECT_DEFAULTS) | protection
         )
+
+    def _model(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        base = now or {"aliases": [], "pool": ""}
+        own = {field: given.get(field, base[field]) for field in ("aliases", "pool")}
+        if own["pool"] and own["pool"] not in self.dependencies:
+            self._error("model", name, "pool", f"There is no dependency {own['pool']!r}.")
+        before, wanted = limits_in("prices", base), limits_in("prices", given)
+        kept = {} if self.prune else before
+        prices = {start: changed_price(kept.get(start, {}), given) for start, given in wanted.items()}
+        prices = dict(sorted({**kept, **prices}.items()))
+        history = {} if self.replaces_history else before
+        for start, column, message in wrong_prices(prices, history, self.now):
+            self._error("model", name, f"prices.{start}.{column}", message)
+        return own | {
+            f"prices.{start}.{column}": value
+            for start, columns in prices.items()
+            for column, value in columns.items()
+        }
 
     def _protection(
         self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool
@@ -323,6 +349,8 @@ class _Resolving:
                 continue
             for template in templates.intersection(_followed(PREFIX.get(kind, ""), fields)):
                 self.errors.add(0, f"templates.{template}", f"A limit of {kind} {name} still follows it.")
+            if kind == "model" and fields["pool"] in gone:
+                self.errors.add(0, f"dependencies.{fields['pool']}", f"It is still the pool of model {name}.")
             if kind not in ("tier", "tenant"):
                 continue
             if kind == "tenant" and fields.get("tier") in lost:
@@ -381,6 +409,8 @@ def _given(thing: EntityKey, fields: Fields, now: Fields | None) -> Fields:
     kind = thing[0]
     if kind == "template":
         return full_columns(fields)
+    if kind == "model":
+        return fields
     given = _without_limits(kind, fields) if now is None else {}
     if kind == "tenant" and fields.get("parent", "") == (now or {}).get("parent", ""):
         given.pop("parent", None)

@@ -15,13 +15,20 @@ from controlplane.policies.fields import Fields
 from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, OPTIONAL_TIMES, Kind
 from controlplane.policies.protection import CALL, PROTECTION, Shape, check_patch
+from controlplane.spending.fields import check_aliases, check_price, read_start, start_text
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
 #: Section -> kind of its entities.
-SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
+SECTIONS = {
+    "templates": "template",
+    "tiers": "tier",
+    "dependencies": "dependency",
+    "models": "model",
+    "tenants": "tenant",
+}
 
 Check = Callable[[Problems, str, Any], None]
 
@@ -71,17 +78,26 @@ _FIELDS: dict[str, dict[str, Check]] = {
         **{column: _whole(0, most) for column, most in OPTIONAL_TIMES.items()},
         "runbook": _optional_slug,
     },
+    "model": {"pool": _optional_slug},
 }
 #: Section -> whose limits it has, as in ``limit_fields``.
 _WHOSE = {"quotas": QUOTAS, "subject_limits": CALLERS}
-_LIMITS = {"template": "", "tenant": "quotas", "tier": "quotas", "dependency": "vendor_limits"}
+#: The section of named things below a thing of this kind.
+_BELOW = {
+    "template": "",
+    "tenant": "quotas",
+    "tier": "quotas",
+    "dependency": "vendor_limits",
+    "model": "prices",
+}
+#: Groups of fields that only things of this kind have.
+_GROUPS = {"dependency": ("breaker", PROTECTION), "model": ("aliases",)}
 
 
 @lru_cache
 def _fields_of(kind: str) -> str:
-    more = [_LIMITS[kind]] if _LIMITS[kind] else sorted(VALUES)
-    groups = ["breaker", PROTECTION] if kind == "dependency" else []
-    return ", ".join([*_FIELDS[kind], *groups, *more])
+    more = [_BELOW[kind]] if _BELOW[kind] else sorted(VALUES)
+    return ", ".join([*_FIELDS[kind], *_GROUPS.get(kind, ()), *more])
 
 
 @lru_cache(maxsize=4_096)
@@ -130,8 +146,10 @@ class Reading:
             self._values({field: given for field, given in value.items() if field not in checks})
             value = {field: given for field, given in value.items() if field in checks}
         for field, given in value.items():
-            if field == _LIMITS[kind]:
-                self.limits(field, given)
+            if field == _BELOW[kind]:
+                (self._prices if kind == "model" else self.limits)(field, given)
+            elif field == "aliases" and kind == "model":
+                self._aliases(given)
             elif field == "breaker" and kind == "dependency":
                 self._breaker(given)
             elif field == PROTECTION and kind == "dependency":
@@ -206,6 +224,31 @@ class Reading:
         # A limit without fields would get lost among flat fields.
         if not columns:
             self.error((prefix, name), "Enter its fields: limit, window_s, burst and so on.")
+
+    def _aliases(self, value: Any) -> None:
+        problems = Problems()
+        check_aliases(problems, value)
+        self._say(problems, ())
+        self.fields["aliases"] = value
+
+    def _prices(self, prefix: str, value: Any) -> None:
+        """Read prices by the text of their start, which is stored in one form."""
+        if not isinstance(value, Mapping):
+            self.error((prefix,), "Enter each price with its start; {} for none.")
+            return
+        for start, columns in value.items():
+            problems = Problems()
+            try:
+                name = start_text(read_start(start))
+            except ValueError as error:
+                self.error((prefix, str(start), "starts_at"), str(error))
+                continue
+            if not isinstance(columns, Mapping) or not columns:
+                self.error((prefix, start), "Enter its fields: input, output and so on.")
+                continue
+            check_price(problems, dict(columns))
+            self._say(problems, (prefix, start))
+            self.fields |= {f"{prefix}.{name}.{column}": given for column, given in columns.items()}
 
     def _say(self, problems: Problems, path: tuple[str, ...]) -> None:
         for field, found in problems.errors.items():

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.editing.revise import Revision
+from controlplane.editing.rows.first_version import first_version
+from controlplane.editing.rows.write_models import write_models
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
@@ -16,7 +18,6 @@ from controlplane.policies.limits import VALUES, LimitColumns, full_columns, set
 from controlplane.policies.models import (
     BREAKER_RANGES,
     OPTIONAL_TIMES,
-    Change,
     Dependency,
     Environment,
     SubjectLimit,
@@ -38,7 +39,7 @@ def write_changes(
     ``before`` must be the present state in the database, and ``after`` must be checked. Raises
     ``InvalidEdit`` for a removed thing that is still in use.
     """
-    kinds = ("template", "tier", "dependency", "environment", "tenant")
+    kinds = ("template", "tier", "dependency", "environment", "model", "tenant")
     by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
     for change in changes:
         by_kind[change.kind].append(change)
@@ -51,6 +52,7 @@ def write_changes(
             _put_dependency(revision, change.name, change.after)
     for change in by_kind["environment"]:
         _put_environment(revision, change.after or {})
+    write_models(revision, by_kind["model"])
     write_tenants(revision, by_kind["tenant"], progress=progress)
     _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
     _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
@@ -73,7 +75,9 @@ def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
 
 def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
     row = Tier.objects.filter(environment_id=revision.environment, name=name).first()
-    row = row or Tier(environment_id=revision.environment, name=name, version=_first(revision, "tier", name))
+    row = row or Tier(
+        environment_id=revision.environment, name=name, version=first_version(revision, "tier", name)
+    )
     row.title, row.priority = fields["title"], fields["priority"]
     row.wait_ms = fields.get("wait_ms", 0)
     row.version += 1
@@ -83,7 +87,7 @@ def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
 
 def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row = Dependency.objects.filter(environment_id=revision.environment, name=name).first()
-    first = _first(revision, "dependency", name)
+    first = first_version(revision, "dependency", name)
     row = row or Dependency(environment_id=revision.environment, name=name, version=first)
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
@@ -98,12 +102,6 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row.version += 1
     row.save()
     _replace_limits(VendorLimit, {"dependency": row}, limits_in("vendor_limits", fields))
-
-
-def _first(revision: Revision, kind: str, name: str) -> int:
-    """Return the version below the first one: an entity that returns gets one that no client has read."""
-    was = Change.objects.filter(revision__environment=revision.environment, kind=kind, name=name).exists()
-    return revision.number - 1 if was else 0
 
 
 def _put_environment(revision: Revision, fields: Fields) -> None:

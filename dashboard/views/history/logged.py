@@ -166,4 +166,6 @@ def logged_entry(line: ChangeLine, reverted: Undone | None = None) -> LoggedChan
 def _page_of(line: ChangeLine) -> str:
     if line.target_kind == "dependency" and line.target:
         return reverse("breaker", args=[line.target])
+    if line.target_kind == "model" and line.target:
+        return reverse("model", args=[line.target])
     return reverse("tenant", query={"key": line.target}) if line.target_kind == "tenant" else ""

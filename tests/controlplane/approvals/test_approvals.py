@@ -37,6 +37,9 @@ WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
 NUMBERS: dict[str, Any] = {"limit": 50, "window_s": 60, "burst": 5}
 
 
+PRICE = {"input": 2_500_000, "output": 10_000_000}
+
+
 @pytest.fixture
 def guarded(production: str) -> str:
     """Production, where one other person must approve: olga or otto."""
@@ -54,6 +57,8 @@ def guarded(production: str) -> str:
     edits.suspend_tenant(tenant="acme", actor=ADA, **WHY)
     edits.create_tenant(tenant="other", tier="free", actor=ADA, **WHY)
     edits.set_template(template="spare", expected_version=None, actor=ADA, **NUMBERS, **WHY)
+    prices = {"2099-01-01": PRICE}
+    edits.set_model(model="gpt-5.2", prices=prices, expected_version=None, actor=ADA, **WHY)
     rules.set_approvals(needed=1, actor=ADA, **WHY)
     return production
 
@@ -102,6 +107,8 @@ EDITS: dict[str, dict[str, Any]] = {
         **BY_VERSION,
     },
     "move_tenant": {"tenant": "other", "parent": "acme", **BY_VERSION},
+    "remove_model": {"model": "gpt-5.2", **BY_VERSION},
+    "remove_price": {"model": "gpt-5.2", "starts_at": "2099-01-01", **BY_VERSION},
     "remove_subject_limit": {"name": "addresses"},
     "remove_entity": {"kind": "dependency", "name": "openai"},
     "remove_template": {"template": "spare", **BY_VERSION},
@@ -115,6 +122,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "set_breaker_policy": {"dependency": "openai", "breaker": {"probes": 2}, **BY_VERSION},
     "set_dependency": {"dependency": "openai", "settings": SETTINGS, **BY_VERSION},
     "set_default_tier": {"tier": "free"},
+    "set_model": {"model": "gpt-5.2", "aliases": ["large"], **BY_VERSION},
+    "set_price": {"model": "gpt-5.2", "starts_at": "2026-01-01", "price": PRICE, **BY_VERSION},
     "set_pod_protection": {"protection": {"retries_per_s": 5}},
     "set_protection": {"dependency": "openai", "protection": {"retry": None}, **BY_VERSION},
     "set_subject_limit": {"name": "keys", "per": ["api_key"], **NUMBERS},

@@ -18,6 +18,7 @@ NUMBERS = (0, 1, -1, 60, 1.5, True, 10**30)
 TEXTS = ("", "x", "gold", "openai", "acme", "off", "2026-13-01", "2030-01-01T00:00:00Z")
 VALUES = st.sampled_from([None, [], {}, ["a"], {"a": 1}, *NUMBERS, *TEXTS])
 COLUMNS = ("limit", "window_s", "algorithm", "burst", "period", "dependency", "expires_at", "template", "own")
+PRICES = ("input", "output", "cached", "long_above", "long_input", "missing")
 RATE = {"limit": st.sampled_from([5, 1, 0]), "window_s": st.sampled_from([60, 1])}
 LIMITS = st.one_of(
     VALUES,
@@ -56,6 +57,18 @@ PLANS = st.fixed_dictionaries(
             breaker=st.one_of(VALUES, BREAKER),
             protection=st.one_of(VALUES, PROTECTION),
             vendor_limits=QUOTAS,
+        ),
+        "models": things(
+            ["gpt-5.2", "new"],
+            pool=st.sampled_from(["openai", "missing", "", 4]),
+            aliases=st.one_of(VALUES, st.lists(st.sampled_from(["a", "b", "gpt-5.2", ""]), max_size=3)),
+            prices=st.one_of(
+                VALUES,
+                st.dictionaries(
+                    st.sampled_from(["2025-12-01", "2026-01-01T10:00Z", "2099-01-01", "2098-01-01", "soon"]),
+                    st.one_of(VALUES, st.dictionaries(st.sampled_from(PRICES), VALUES)),
+                ),
+            ),
         ),
         "templates": st.dictionaries(st.sampled_from(["shared", "other"]), LIMITS),
         "subject_limits": st.one_of(VALUES, QUOTAS),

@@ -92,6 +92,7 @@ NEVER = frozenset(
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
     protection frozen_by alert_rules page title name returns_to body source default_title default_body
     fallback_note username first_name last_name email password key value id name_prefix detail points turns
+    aliases pool
     """.split()  # noqa: SIM905 - read as a text, not as many strings
 )
 #: Tables of which a column that is in ``NEVER`` for others was looked at: it holds no tenant here.
@@ -103,7 +104,7 @@ LOOKED_AT = frozenset(
     policies_dependency policies_runbook policies_runbookrevision policies_subjectlimit
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts
-    refusals_digestkey refusals_refusalservice series_writer shares_piece shares_pool
+    refusals_digestkey refusals_refusalservice series_writer shares_piece shares_pool spending_model
     """.split()  # noqa: SIM905
 )
 

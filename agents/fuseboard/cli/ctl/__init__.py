@@ -23,6 +23,7 @@ from fuseboard.cli.ctl import (
     counters,
     fleet,
     limit_templates,
+    models,
     plans,
     protection,
     refusals,
@@ -78,6 +79,7 @@ def add_to(commands: Commands) -> None:
     _add_counters(wanted)
     _add_tenants(wanted)
     _add_templates(wanted)
+    _add_models(wanted)
     _add_protection(wanted)
     _add_fleet(wanted)
     shells = wanted.add_parser("completion", help="print a completion script for these commands")
@@ -329,6 +331,35 @@ def _add_templates(wanted: Commands) -> None:
     )
     for parser in (put, gone):
         parser.add_argument("template")
+
+
+def _add_models(wanted: Commands) -> None:
+    about = _group(wanted, "model", "print, set and delete models and their prices")
+    _command(about, "list", models.listing, "list models, and the price of each that applies")
+    shown = _command(about, "show", models.show, "print a model, and its prices by date")
+    put = _command(
+        about, "set", models.set_model, "set a model; values that are not given stay unchanged", reason=True
+    )
+    put.add_argument(
+        "--pool", default=None, help="the dependency its calls belong to; '' for that of the host"
+    )
+    put.add_argument(
+        "--alias", action="append", default=None, metavar="NAME", help="another name in requests; repeatable"
+    )
+    price = _command(
+        about, "price", models.set_price, "add a price from a time on, or change one to come", reason=True
+    )
+    for name, what in models.AMOUNTS.items():
+        option = f"--{name.replace('_', '-')}"
+        price.add_argument(option, type=int, help=f"micro-USD per million tokens of {what}")
+    for name, says in models.NUMBERS.items():
+        price.add_argument(f"--{name.replace('_', '-')}", type=int, help=says)
+    unprice = _command(about, "remove-price", models.remove_price, "delete a price to come", reason=True)
+    gone = _command(about, "remove", models.remove, "delete a model and its prices", reason=True)
+    for parser in (shown, put, price, unprice, gone):
+        parser.add_argument("model")
+    for parser in (price, unprice):
+        parser.add_argument("start", help="a date, or a minute such as 2026-01-31T18:30Z")
 
 
 def _add_protection(wanted: Commands) -> None:

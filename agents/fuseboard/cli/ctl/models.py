@@ -1,0 +1,124 @@
+"""``model``: models of language, their aliases, and their prices by date."""
+
+import argparse
+from typing import Any
+
+from msgspec import Struct
+
+from fuseboard.cli.ctl.client import Client, part
+from fuseboard.cli.ctl.documents import NewRevision
+from fuseboard.cli.ctl.output import say, say_json, say_result, say_revision, table
+
+#: The options of a price, in micro-USD per million tokens, and what each is of.
+AMOUNTS = {
+    "input": "input that the model reads afresh",
+    "cached": "input that is read from the vendor's cache",
+    "written": "input that is written to the vendor's cache",
+    "output": "output",
+    "long_input": "input of a long call",
+    "long_cached": "input of a long call that is read from the cache",
+    "long_written": "input of a long call that is written to the cache",
+    "long_output": "output of a long call",
+}
+#: The other options of a price.
+NUMBERS = {
+    "batch_percent": "what a call in a batch costs, in percent",
+    "long_above": "calls with more tokens of input than this cost the long prices",
+}
+
+
+class Price(Struct, frozen=True):
+    starts_at: str
+    applies: bool
+    input: int
+    cached: int
+    written: int
+    output: int
+    batch_percent: int
+    long_above: int
+    long_input: int
+    long_cached: int
+    long_written: int
+    long_output: int
+
+
+class Model(Struct, frozen=True):
+    name: str
+    aliases: list[str]
+    pool: str
+    prices: list[Price]
+    version: int
+
+
+def listing(client: Client, given: argparse.Namespace) -> None:
+    found = client.get("models", list[Model])
+    if given.json:
+        say_json(found)
+        return
+    rows = [(row.name, row.pool or "by host", _present(row), ", ".join(row.aliases)) for row in found]
+    table(rows, heads=("model", "pool", "input / output per million tokens", "aliases"))
+
+
+def show(client: Client, given: argparse.Namespace) -> None:
+    model = client.get(f"models/{part(given.model)}", Model)
+    if given.json:
+        say_json(model)
+        return
+    say(f"{model.name}: pool {model.pool or 'by host'}, version {model.version}")
+    say(f"aliases: {', '.join(model.aliases) or 'none'}")
+    rows = [(price.starts_at, *_amounts(price), "applies" if price.applies else "") for price in model.prices]
+    table(rows, heads=("from", "input", "cached", "written", "output", ""))
+
+
+def set_model(client: Client, given: argparse.Namespace) -> None:
+    """Options that are not given keep their values."""
+    body: dict[str, Any] = {"reason": given.reason}
+    if given.alias is not None:
+        body["aliases"] = [alias for alias in given.alias if alias]
+    if given.pool is not None:
+        body["pool"] = given.pool
+    known = {row.name: row.version for row in client.get("models", list[Model])}
+    path = f"models/{part(given.model)}"
+    made = client.write("PUT", path, NewRevision, body, version=known.get(given.model, 0))
+    say_result(given, made, f"Model {given.model} is saved as revision {made.revision}.")
+
+
+def set_price(client: Client, given: argparse.Namespace) -> None:
+    values = {name: getattr(given, name) for name in (*AMOUNTS, *NUMBERS)}
+    body = {name: value for name, value in values.items() if value is not None} | {"reason": given.reason}
+    path = f"models/{part(given.model)}"
+    version = client.get(path, Model).version
+    made = client.write("PUT", f"{path}/prices/{part(given.start)}", NewRevision, body, version=version)
+    say_result(given, made, f"The price of {given.model} is saved as revision {made.revision}.")
+
+
+def remove_price(client: Client, given: argparse.Namespace) -> None:
+    path = f"models/{part(given.model)}"
+    version = client.get(path, Model).version
+    made = client.write(
+        "DELETE", f"{path}/prices/{part(given.start)}", NewRevision, version=version, reason=given.reason
+    )
+    say_revision(given, made, f"The price of {given.model} from {given.start} is removed")
+
+
+def remove(client: Client, given: argparse.Namespace) -> None:
+    path = f"models/{part(given.model)}"
+    version = client.get(path, Model).version
+    made = client.write("DELETE", path, NewRevision, version=version, reason=given.reason)
+    say_revision(given, made, f"Model {given.model} is removed")
+
+
+def _present(model: Model) -> str:
+    price = next((price for price in model.prices if price.applies), None)
+    return f"{_usd(price.input)} / {_usd(price.output)}" if price else "no price"
+
+
+def _amounts(price: Price) -> tuple[str, ...]:
+    return tuple(_usd(amount) for amount in (price.input, price.cached, price.written, price.output))
+
+
+def _usd(amount: int) -> str:
+    """Micro-USD as USD: whole cents, or as exact as the price is."""
+    text = f"{amount // 1_000_000}.{amount % 1_000_000:06}".rstrip("0")
+    whole, _, cents = text.partition(".")
+    return f"${whole}.{cents:0<2}"

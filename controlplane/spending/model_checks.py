@@ -1,0 +1,44 @@
+"""What cannot be true of models and prices, as plain functions of flat fields."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from controlplane.spending.fields import Fields, contradictions, read_start
+from fuseboard.contract.models import MAX_MODELS
+
+#: Prices of one model, present and past.
+MAX_HISTORY = 200
+
+BEGUN = "This price has begun, and calls were charged by it: add a price from a later time instead."
+ONE_AHEAD = "Only one price can begin in the future: add the next one when this one has begun."
+
+
+def wrong_prices(
+    prices: Mapping[str, Fields], history: Mapping[str, Fields], now: datetime
+) -> Iterator[tuple[str, str, str]]:
+    """Yield start, column and message. A price of the ``history`` that has begun may not change."""
+    for start, columns in prices.items():
+        for column, message in contradictions(columns):
+            yield start, column, message
+    for start, columns in history.items():
+        if prices.get(start) != columns and read_start(start) <= now:
+            yield start, "starts_at", BEGUN
+    ahead = [start for start in prices if read_start(start) > now]
+    if len(ahead) > 1:
+        yield max(ahead), "starts_at", ONE_AHEAD
+    if len(prices) > MAX_HISTORY:
+        yield max(prices), "starts_at", f"A model has at most {MAX_HISTORY} prices."
+
+
+def wrong_names(state: Mapping[tuple[str, str], Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield model, field and message for a name or alias of two models, and for too many models."""
+    models = {name: fields for (kind, name), fields in state.items() if kind == "model" and fields}
+    owners = {name: name for name in models}
+    for name, fields in sorted(models.items()):
+        for alias in fields["aliases"]:
+            other = owners.setdefault(alias, name)
+            if other != name or alias == name:
+                yield name, "aliases", f"{alias!r} is already a name of model {other}."
+    if len(models) > MAX_MODELS:
+        yield max(models), "", f"An environment has at most {MAX_MODELS} models."
