@@ -22,13 +22,17 @@ import httpx2
 import openai
 import redis
 from control_plane.stand import Bars, say
+from msgspec.structs import replace
 from side_by_side.shared_only import check_shared
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard import Outcome
+from fuseboard.contract.policy import MAX_STORE_WAIT_MS
+from fuseboard.contract.words import MAX_LIMIT
 from fuseboard.integrations.httpx2 import GuardedTransport
 from fuseboard.llm.estimate import stepped
 from fuseboard.llm.httpx2 import LlmTransport
+from tests.agents.limit_kinds import window
 from tests.llm.pods import RULES, pod
 
 ROUNDS = 31
@@ -39,6 +43,10 @@ TOGETHER = 100
 #: Prompts of 10 KB, which all contenders encode.
 PROMPT = [{"role": "user", "content": "word " * 2_000}]
 URL = "http://vendor/v1/chat/completions"
+#: Limits that refuse nothing, and no bulkhead: more calls run at once than it has slots.
+LIMITS = tuple([window(MAX_LIMIT, name=measure, measure=measure) for measure in ("calls", "tokens")])
+LLM = replace(RULES.dependencies[0], protection=None, vendor_limits=LIMITS, store_wait_ms=MAX_STORE_WAIT_MS)
+UNBOUNDED = replace(RULES, dependencies=(LLM,))
 
 
 def chunk(delta, **more):
@@ -134,7 +142,7 @@ async def running():
         server.start()
         try:
             with redis.Redis.from_url(server.url) as limits:
-                async with pod(limits, server.url, RULES) as agent:
+                async with pod(limits, server.url, UNBOUNDED) as agent:
                     yield agent
                     check_shared("model_calls", agent.counters.local_decisions)
         finally:
@@ -156,7 +164,8 @@ async def main(rounds):
             return LlmTransport(agent, dependency="llm", transport=bare())
 
         calls = await pairs(rounds, lambda: ms_each_call(plain()), lambda: ms_each_call(counting()))
-        streams = await pairs(rounds, lambda: us_each_event(bare()), lambda: us_each_event(counting()))
+        streams = await pairs(rounds, lambda: us_each_event(plain()), lambda: us_each_event(counting()))
+        unguarded = await pairs(rounds, lambda: us_each_event(bare()), lambda: us_each_event(counting()))
         same, other = equal(), varied()
         decisions = await pairs(
             rounds, lambda: us_each_decision(agent, same), lambda: us_each_decision(agent, other)
@@ -165,6 +174,9 @@ async def main(rounds):
         say(f"{what}: {median(a for a, _ in found):.2f} and {median(b for _, b in found):.2f} {unit} of CPU")
     bars.ratio_at_most("model_call_tokens_ms", median(b - a for a, b in calls), 0.4)
     bars.ratio_at_most("model_event_us", median(b - a for a, b in streams), 3.0)
+    bars.figure(
+        "model_event_unguarded_us", median(b - a for a, b in unguarded), "us more than without a guard"
+    )
     bars.ratio_at_most("model_varied_costs_vs_equal", median(b / a for a, b in decisions), 2.2)
     return bars.status
 

@@ -90,9 +90,9 @@ class EventReader:
 def data_of(event: bytes) -> bytes:
     """The data of an event: its lines that begin so, joined. Spaces and ends of lines around it may stay."""
     # Nearly all events have one such line, which is the last one.
-    at = 0 if event.startswith(b"data:") else event.find(b"\ndata:") + 1
-    data = event[at + 5 :]
-    if (at or event.startswith(b"data:")) and data.find(b"\n", 0, -2) < 0 and b"\r" not in event:
-        return data
+    begins = event.startswith(b"data:")
+    at = 5 if begins else event.find(b"\ndata:") + 6
+    if (begins or at > 5) and event.find(b"\n", at, -2) < 0 and b"\r" not in event:
+        return event[at:]
     lines = _LINE_ENDS.split(event.removeprefix(_BYTE_ORDER_MARK))
     return b"\n".join([line[5:] for line in lines if line.startswith(b"data:")])

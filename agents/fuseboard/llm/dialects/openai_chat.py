@@ -102,7 +102,9 @@ class OpenAIChat:
             text = choice.delta or choice.message
             if text is None:
                 continue
-            usage.letters += letters_of(text.content, text.reasoning_content, text.refusal)
+            usage.letters += letters_of(text.content)
+            if text.reasoning_content is not None or text.refusal is not None:
+                usage.letters += letters_of(text.reasoning_content, text.refusal)
             for call in text.tool_calls or ():
                 if call.function is not None:
                     usage.letters += letters_of(call.function.arguments)
