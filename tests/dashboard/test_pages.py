@@ -6,6 +6,7 @@ import pytest
 from django.template.loader import get_template
 
 from tests.dashboard.editor_steps import base_of, page
+from tests.dashboard.shown import text_of
 from tests.people import PASSWORD, SEED, create_person
 from tests.tenants import create_tenants
 
@@ -33,9 +34,9 @@ def overrides():
 
 def test_the_column_of_limits_explains_each_of_its_words() -> None:
     """It explained three of six."""
-    head = get_template("dashboard/servers.html").template.source.partition('title="exact:')[2]
-    words = head.partition('"')[0]
-    for one in ("shared", "some local", "ramping up", "without Redis", "unknown"):
+    source = get_template("dashboard/servers.html").template.source
+    words = text_of(source.partition("What Limits says")[2])
+    for one in ("exact", "shared", "some local", "ramping up", "without Redis", "unknown"):
         assert f"{one}: " in words, one
 
 
