@@ -4,10 +4,12 @@ import re
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from fleet_rows import breaker, put_server
 from shown import text_of
 
 from controlplane.alerts.incidents.edits import steps_done
+from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident, IncidentLine
 from controlplane.editing import edits
 from controlplane.fleet.models import Figures
@@ -50,6 +52,16 @@ def test_the_usual_latency_of_redis_is_that_of_this_fleet(log_in: Any) -> None:
     page = text_of(text(log_in("olga"), "/runbooks/redis-slow"))
     assert "Usual p99: at most 10 ms. A decision waits at most 50 ms." in page
     assert "Redis p99 is below 10 ms for 5 minutes." in page
+
+
+def test_an_incident_has_the_words_of_its_own_page(log_in: Any) -> None:
+    """It was "quiet", and "payments-api is open", while its page said that it was open and recovers."""
+    row, olga = opened(), log_in("olga")
+    steps = f"Steps of incident {row.pk}: payments-api"
+    assert f"{steps} is open. Active" in text_of(text(olga, BOOK))
+    Alert.objects.update(state=AlertState.RECOVERING, clear_since=timezone.now())
+    assert f"{steps} was open. Recovering" in text_of(text(olga, BOOK))
+    assert f"{row.pk}: payments-api was open" in text_of(text(olga, "/runbooks/redis-slow"))
 
 
 def tick(row: Incident, done: str = "1", words: str = FIRST) -> dict[str, str]:

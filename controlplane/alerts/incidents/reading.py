@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
+from controlplane.alerts.rules.texts import past
 from controlplane.errors import find
 
 KEPT_DAYS = 90
@@ -16,6 +18,8 @@ MAX_KEPT = 5_000
 #: Alerts of one incident that are listed.
 MAX_ALERTS = 100
 _AT_ONCE = 500
+#: States in which what the title says is not true any more.
+_OVER = ("recovering", "quiet", "closed")
 
 
 def incidents(environment: str) -> QuerySet[Incident]:
@@ -53,6 +57,18 @@ def recovering(rows: Iterable[Incident]) -> frozenset[int]:
         found.setdefault(number, set()).add(state)
     over = {AlertState.RECOVERING.value, AlertState.RESOLVED.value}
     return frozenset(number for number, states in found.items() if number is not None and states <= over)
+
+
+def described(rows: Iterable[Incident]) -> list[dict[str, Any]]:
+    """Incidents with their state and title: the past tense once no alert of them is true."""
+    rows = list(rows)
+    over = recovering(rows)
+    found = []
+    for row in rows:
+        state = "recovering" if row.pk in over else state_of(row)
+        title = past(row.title) if state in _OVER else row.title
+        found.append({"incident": row, "state": state, "title": title})
+    return found
 
 
 def forget_incidents() -> int:

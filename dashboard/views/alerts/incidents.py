@@ -19,11 +19,17 @@ from controlplane.alerts.incidents.edits import (
     split_alert,
     tick_step,
 )
-from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, recovering, state_of
+from controlplane.alerts.incidents.reading import (
+    alerts_of,
+    described,
+    find_incident,
+    incidents,
+    recovering,
+    state_of,
+)
 from controlplane.alerts.incidents.timeline import MAX, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
-from controlplane.alerts.rules.texts import past
 from controlplane.alerts.state.stored_alerts import StoredAlert, stored
 from controlplane.errors import NotFound
 from controlplane.phrases import moment
@@ -41,8 +47,6 @@ _STATES = (("", "Any state"), ("open", "Active or recovering"), ("closed", "Clos
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 #: Incidents that another one can be merged into.
 _MAX_TARGETS = 50
-#: States in which what the title says is not true any more.
-_OVER = ("recovering", "quiet", "closed")
 
 
 @require_GET
@@ -57,7 +61,7 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     context |= {
-        "rows": _shown(shown.object_list),
+        "rows": described(shown.object_list),
         "count": pages.count,
         "open": _open_words(list(every.filter(closed_at=None))),
         "filters": filters,
@@ -67,18 +71,6 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
         "next": shown.next_page_number() if shown.has_next() else None,
     }
     return render(request, "dashboard/incidents.html", context)
-
-
-def _shown(rows: Iterable[Incident]) -> list[dict[str, Any]]:
-    """Incidents with their state and title: the past tense once no alert of them is true."""
-    rows = list(rows)
-    over = recovering(rows)
-    found = []
-    for row in rows:
-        state = "recovering" if row.pk in over else state_of(row)
-        title = past(row.title) if state in _OVER else row.title
-        found.append({"incident": row, "state": state, "title": title})
-    return found
 
 
 def _open_words(rows: list[Incident]) -> str:
@@ -210,7 +202,7 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
         "splittable": [(alert.id, alert.words) for alert in keys.values()] if len(keys) > 1 else [],
         "targets": [
             (one["incident"].pk, f"{one['incident'].pk}: {one['title']}")
-            for one in _shown(others[:_MAX_TARGETS])
+            for one in described(others[:_MAX_TARGETS])
         ],
         "longest": LONGEST_NOTE,
     }
@@ -223,7 +215,7 @@ def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     lines = timeline(row, most=most)
     alerts = [stored(alert) for alert in alerts_of(row)]
     return {
-        **_shown([row])[0],
+        **described([row])[0],
         "rows": alerts,
         "affected": _affected(row, alerts),
         "books": sorted({one.runbook for one in alerts if one.runbook}),

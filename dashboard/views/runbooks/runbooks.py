@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import check, environment_in, may, require
 from controlplane.alerts.incidents.edits import steps_done, tick_step
-from controlplane.alerts.incidents.reading import incidents, state_of
+from controlplane.alerts.incidents.reading import described, incidents
 from controlplane.alerts.models import Incident
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import RunbookRevision
@@ -136,9 +136,8 @@ def _now(request: HttpRequest, found: Page, live: Live) -> dict[str, Any]:
     return {
         "runbook": found,
         "html": draw_runbook(found.document, drawing),
-        "incident": chosen,
-        "state": state_of(chosen) if chosen is not None else "",
-        "others": others,
+        **(described([chosen])[0] if chosen is not None else {"incident": None}),
+        "others": described(others),
         "incidents_readable": readable,
         "operates": operates,
         "breaker": breaker,
