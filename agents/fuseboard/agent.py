@@ -2,7 +2,7 @@
 
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NoReturn, Unpack
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from fuseboard.calling.current_chain import current_chain
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.failures import SLOW_KIND, UNKNOWN_KIND
+from fuseboard.contract.models import price_at
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.timeouts import timeout_ms_of
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
@@ -300,7 +301,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def charge(
         self,
-        dependency: str,
+        name: str,
         usage: Amounts | Mapping[str, int],
         *,
         tenant: str = "",
@@ -308,18 +309,24 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
     ) -> None:
         """Charge what was used without a permit, by measure, in the unit of each: tokens, or ``micro_usd``.
 
-        The dependency may have the name of a model. Its limits and the quotas of ``tenant`` count the amounts
-        from now on, as far as they count this measure, and no call. Nothing is refused, and nothing waits;
-        without Redis, the pod charges its shares. ``batch``: the work of a batch, whose rate vendors limit
-        apart, so of the limits of the dependency only budgets count it.
+        ``name`` is that of a dependency, or of a model: then its pool counts the usage, and its present price
+        makes the money of a ``fuseboard.llm.Usage``. A mapping names the money itself. All limits and budgets
+        of the dependency, its account and ``tenant`` count the amounts from now on, and no call. Nothing is
+        refused, and nothing waits; without Redis, the pod charges its shares. ``batch``: the work of a batch,
+        at its price. Vendors limit the rate of batches apart, so of the limits of the dependency only budgets
+        count it.
 
         Charge each batch once, when you download it. From any thread. Raises ``Misconfigured`` unless each
         amount is a whole number of at least 0.
         """
+        model = self.configuration.snapshot.model(name)
+        dependency = model.pool if model is not None and model.pool else name
         if dependency not in self._names:
             self._learn_name(dependency)
         tenant = self._known(tenant) if tenant else ""
-        costs = tuple(sorted((measure, amount) for measure, amount in usage_of(usage).items() if amount))
+        price = price_at(model, time()) if model is not None else None
+        amounts = usage_of(usage, price, batch=batch)
+        costs = tuple(sorted((measure, amount) for measure, amount in amounts.items() if amount))
         if costs:
             charging = self._runtime.admission.charging
             self._run_on_loop(lambda: charging.charge(dependency, costs, tenant, batch=batch))

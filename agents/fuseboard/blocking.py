@@ -202,14 +202,14 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
 
     def charge(
         self,
-        dependency: str,
+        name: str,
         usage: Amounts | Mapping[str, int],
         *,
         tenant: str = "",
         batch: bool = False,
     ) -> None:
         """See ``fuseboard.Agent.charge``."""
-        self._started().charge(dependency, usage, tenant=tenant, batch=batch)
+        self._started().charge(name, usage, tenant=tenant, batch=batch)
 
     def finish(self, decision: Decision) -> None:
         """See ``fuseboard.Agent.finish``."""

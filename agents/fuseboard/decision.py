@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.budgets import AtSpent
+from fuseboard.contract.models import Price
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Period, Reason
 
@@ -134,7 +135,8 @@ class Charge(Struct, frozen=True):
 class Amounts(Protocol):
     """The usage of a call, by measure. ``fuseboard.llm.Usage`` is one."""
 
-    def amounts(self) -> Mapping[str, int]: ...
+    def amounts(self, price: Price | None = None, *, batch: bool = False) -> Mapping[str, int]:
+        """Amounts in the unit of each measure. With a ``price``, the money of a call or of a batch is one."""
 
 
 class Signer(Protocol):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fuseboard import Agent, Misconfigured, Mode, Outcome, Refused
 from fuseboard.contract.budgets import Account, Budget
+from fuseboard.contract.models import Model, Price
 from fuseboard.contract.policy import Dependency, Tier
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind, Period
@@ -124,6 +125,33 @@ async def test_a_charge_spends_the_budgets_of_the_dependency_its_account_and_the
         await eventually(lambda: left_of("llm"), accept=lambda found: found == [69, 69, 69])
         # The other pool has no budget of its own.
         await eventually(lambda: left_of("mini"), accept=lambda found: found == [69, 69])
+
+
+async def test_the_name_of_a_model_charges_its_pool_at_the_price_of_a_batch(
+    limits: redis.Redis, redis_url: str
+):
+    million = 1_000_000
+    price = Price(
+        starts_at_s=0,
+        input=3 * million,
+        cached=1 * million,
+        written=4 * million,
+        output=15 * million,
+        batch_percent=50,
+    )
+    rules = replace(
+        BUDGETED, models=(Model(name="big", aliases=("vendor/big",), pool="llm", prices=(price,)),)
+    )
+    async with pod(limits, redis_url, rules) as agent:
+        # A call of these tokens costs 300, 20, 12 and 105 micro-USD.
+        agent.charge("vendor/big", USAGE, batch=True)
+        await eventually(lambda: left(agent), accept=lambda found: found == (LIMIT - 1, LIMIT - 1 - 219))
+        agent.charge("big", USAGE)
+        expected = (LIMIT - 1 - 130, LIMIT - 1 - 219 - 437)
+        await eventually(lambda: left(agent), accept=lambda found: found == expected)
+        agent.charge("big", {"micro_usd": 4})
+        expected = (LIMIT - 1 - 130, LIMIT - 1 - 219 - 441)
+        await eventually(lambda: left(agent), accept=lambda found: found == expected)
 
 
 async def test_a_charge_is_more_than_a_limit_has_and_refuses_the_next_call(

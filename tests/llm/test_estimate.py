@@ -147,7 +147,15 @@ def test_quotas_of_the_tenant_bound_the_reserve():
 
 def test_every_measure_is_reserved_because_a_cost_of_nothing_cannot_be_corrected():
     call = ModelCall(
-        DIALECTS[2], Asked("m", most=0), "llm", letters=300, learned=Learned(), hides=False, options={}
+        DIALECTS[2],
+        Asked("m", most=0),
+        "llm",
+        model="m",
+        price=None,
+        letters=300,
+        learned=Learned(),
+        hides=False,
+        options={},
     )
     reserve = call.reserve(dict.fromkeys(MEASURES))
     assert min(reserve.values()) == 1

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import fuseboard
 from fuseboard import Cached, Mode
+from fuseboard.contract.models import Model
 from tests.agents.published import publish
 from tests.llm.pods import RULES, dependency, spent
 from tests.llm.vendor import Vendor
@@ -25,7 +26,11 @@ async def page(
     limits: redis.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[dict[str, Any]]:
     """The names of the page's Python blocks, its agent running."""
-    rules = replace(RULES, dependencies=(dependency("gpt-5.2"), dependency("own-model")))
+    rules = replace(
+        RULES,
+        dependencies=(dependency("gpt-5.2"), dependency("own-model")),
+        models=(Model(name="gpt-5.2", pool="gpt-5.2"),),
+    )
     publish(limits, rules, revision=1)
     for name in ("URL", "TOKEN", "TOKEN_FILE"):
         monkeypatch.delenv(f"FUSEBOARD_{name}", raising=False)

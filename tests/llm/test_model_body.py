@@ -88,6 +88,8 @@ def body_of(
         dialect,
         Asked("m", stream, 1000),
         "llm",
+        model="m",
+        price=None,
         letters=400,
         learned=Learned(),
         hides=False,

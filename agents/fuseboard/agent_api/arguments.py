@@ -6,6 +6,7 @@ from math import isfinite
 
 from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
 from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
+from fuseboard.contract.models import Price
 from fuseboard.contract.words import CallTier, is_slug, is_subject
 from fuseboard.decision import Amounts
 from fuseboard.errors import Misconfigured
@@ -94,9 +95,14 @@ def check_actual(measure: object, actual: object) -> None:
         )
 
 
-def usage_of(used: Amounts | Mapping[str, int]) -> dict[str, int]:
-    """The amounts that were used, by measure. Raises ``Misconfigured`` for invalid amounts, and for calls."""
-    amounts = dict(used if isinstance(used, Mapping) else used.amounts())
+def usage_of(
+    used: Amounts | Mapping[str, int], price: Price | None = None, *, batch: bool = False
+) -> dict[str, int]:
+    """The amounts that were used, by measure. Raises ``Misconfigured`` for invalid amounts, and for calls.
+
+    ``price`` is for tokens. A mapping names the money itself.
+    """
+    amounts = dict(used if isinstance(used, Mapping) else used.amounts(price, batch=batch))
     for measure, amount in amounts.items():
         check_actual(measure, amount)
     if "calls" in amounts:

@@ -48,9 +48,12 @@ class Usage(Struct):
     def input(self) -> int:
         return self.fresh + self.cached + self.written
 
-    def amounts(self) -> dict[str, int]:
-        """Tokens by measure: for ``Permit.settle_all`` and ``Agent.charge``."""
-        return {measure: self.amount(measure, counts_cached=self.counts_cached) for measure in MEASURES}
+    def amounts(self, price: Price | None = None, *, batch: bool = False) -> dict[str, int]:
+        """Tokens by measure, and with a ``price``, that of a call or of a ``batch`` in micro-USD."""
+        found = {measure: self.amount(measure, counts_cached=self.counts_cached) for measure in MEASURES}
+        if price is not None:
+            found[MICRO_USD] = self.cost(price, batch=batch)
+        return found
 
     def amount(self, measure: str, *, counts_cached: bool) -> int:
         """``counts_cached``: limits on the input count also what was read from the vendor's cache."""
@@ -65,10 +68,15 @@ class Usage(Struct):
         }
         return min(amounts[measure], MAX_ACTUAL)
 
-    def cost(self, price: Price) -> int:
+    def cost(self, price: Price, *, batch: bool = False) -> int:
         """In micro-USD."""
         cost = micro_usd(
-            price, fresh=self.fresh, cached=self.cached, written=self.written, output=self.output
+            price,
+            fresh=self.fresh,
+            cached=self.cached,
+            written=self.written,
+            output=self.output,
+            batch=batch,
         )
         return min(cost, MAX_ACTUAL)
 

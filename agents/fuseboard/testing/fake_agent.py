@@ -62,7 +62,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self.refusals: list[Decision] = []
         #: How admitted calls ended, in order: dependency and outcome.
         self.outcomes: list[tuple[str, Outcome]] = []
-        #: Usage that was charged without a permit, in order: dependency, and amounts by measure.
+        #: Usage that was charged without a permit, in order: the name, and amounts by measure.
         self.charges: list[tuple[str, dict[str, int]]] = []
         #: How long retries waited, if ``no_sleep`` is in force.
         self.waits: list[float] = []
@@ -230,15 +230,15 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
 
     def charge(
         self,
-        dependency: str,
+        name: str,
         usage: Amounts | Mapping[str, int],
         *,
         tenant: str = "",
         batch: bool = False,
     ) -> None:
         """See ``charges``."""
-        check_name("a dependency", dependency)
-        self.charges.append((dependency, usage_of(usage)))
+        check_name("a dependency or a model", name)
+        self.charges.append((name, usage_of(usage)))
 
     def finish(self, decision: Decision) -> None:
         """A request holds nothing here."""
