@@ -37,15 +37,18 @@ policy, tenant = (line.encode() for line in sys.stdin.read().splitlines())
 found = encode_policy(decode_policy(policy)), encode_tenant(decode_tenant(tenant))
 print(json.dumps([document.decode() for document in found]))
 """
-NEW = ("accounts", "budgets")
+NEW = ("accounts", "budgets", "models")
 
 
+@pytest.mark.parametrize("names", [("policy.budgets", "tenant.budgets"), ("policy.models", "tenant.1")])
 @pytest.mark.parametrize("commit", [release.COMMIT, "239105b8"])
-def test_agents_before_budgets_accept_a_policy_with_them_and_ignore_them(tmp_path: Path, commit: str) -> None:
+def test_agents_before_budgets_and_models_accept_a_policy_with_them_and_ignore_them(
+    tmp_path: Path, commit: str, names: tuple[str, str]
+) -> None:
     release.need_history(commit)
     source = release.unpack(tmp_path, commit)
     golden = Path(__file__).parents[1] / "golden"
-    documents = [(golden / f"{name}.budgets.json").read_text().strip() for name in ("policy", "tenant")]
+    documents = [(golden / f"{name}.json").read_text().strip() for name in names]
     read = subprocess.run(
         [sys.executable, "-c", READS],
         input="\n".join(documents),
