@@ -26,7 +26,7 @@ class FuseboardError(Portable, Exception):
 
 
 #: Where the clients of HTTP keep the request of an exception.
-_REQUESTS = ("request", "_request")
+REQUESTS = ("request", "_request")
 
 
 class Refused(FuseboardError):
@@ -55,7 +55,7 @@ class Refused(FuseboardError):
         # must the request of a transport, which has the key of the vendor in a header.
         if isinstance(state, tuple):
             return tuple(_unsigned(one) for one in state)
-        return {name: None if name in _REQUESTS else _unsigned(one) for name, one in state.items()}
+        return {name: None if name in REQUESTS else _unsigned(one) for name, one in state.items()}
 
 
 def _unsigned(value: Any) -> Any:

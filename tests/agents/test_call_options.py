@@ -105,7 +105,7 @@ LISTED: dict[Callable[..., Any], str] = {
     blocking.Agent.admit_call: "tenant: str = ''",
     blocking.Agent.admit_request: "subject: fuseboard.subject.Subject = ",
     for_httpx.GuardedTransport: "retry: bool = False",
-    GuardedAdapter: "tenant: str = ''",
+    GuardedAdapter: "tenant: str | collections.abc.Callable[[], str | None] = ''",
 }
 
 

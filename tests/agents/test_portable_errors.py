@@ -74,6 +74,9 @@ EXAMPLES: dict[str, Any] = {
     "reason": Reason.BULKHEAD_FULL,
     "request": request_of,
     "retry_after_s": 12.5,
+    "room": 100,
+    "tokens": 120,
+    "what": "the last message",
     "why": "its time is over",
 }
 

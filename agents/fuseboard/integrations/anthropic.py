@@ -2,12 +2,12 @@
 
 import anthropic
 
-from fuseboard.integrations.guarded_request import ModelCallRefused
+from fuseboard.integrations.guarded_request import ModelCallRefused, RequestNotRepeated
 
 
 class CallRefused(ModelCallRefused, anthropic.APIConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
 
 
-class CallNotRepeated(anthropic.APIConnectionError):
+class CallNotRepeated(RequestNotRepeated, anthropic.APIConnectionError):
     """The client tried to repeat a request itself. The request was not sent again."""

@@ -24,7 +24,7 @@ from fuseboard.calling.retries import Retries
 from fuseboard.calling.waits import block, pause
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
-from fuseboard.errors import FuseboardError, Refused
+from fuseboard.errors import REQUESTS, FuseboardError, Refused
 from fuseboard.learning.remaining import remaining_of
 
 #: The breaker waits so long for the code in the body of an answer. After that, the status decides.
@@ -61,6 +61,16 @@ class ModelCallRefused(RequestRefused):
         # The clients of OpenAI and Anthropic have the same arguments.
         super(FuseboardError, self).__init__(message=decision.explain(), request=request)  # type: ignore[call-arg]
         self.decision, self.had_slot = decision, False
+
+
+class RequestNotRepeated(FuseboardError):
+    """A request that a client tried to repeat itself. A library derives its error from this and its own."""
+
+    def _portable(self, state: Any) -> Any:
+        # The request has the key of the vendor in a header.
+        if isinstance(state, tuple):
+            return state
+        return {name: None if name in REQUESTS else one for name, one in state.items()}
 
 
 class GuardedRequest:

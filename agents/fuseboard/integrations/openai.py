@@ -2,12 +2,12 @@
 
 import openai
 
-from fuseboard.integrations.guarded_request import ModelCallRefused
+from fuseboard.integrations.guarded_request import ModelCallRefused, RequestNotRepeated
 
 
 class CallRefused(ModelCallRefused, openai.APIConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
 
 
-class CallNotRepeated(openai.APIConnectionError):
+class CallNotRepeated(RequestNotRepeated, openai.APIConnectionError):
     """The client tried to repeat a request itself. The request was not sent again."""
