@@ -1,4 +1,4 @@
-"""What calls to language models cost: the models, and their prices by date.
+"""The cost of calls to language models: the models, and their prices by date.
 
 This package is below ``policies``, whose document contains it: its tables name the environment's as text.
 """

@@ -1,4 +1,4 @@
-"""What cannot be true of models and prices, as plain functions of flat fields."""
+"""Checks of what cannot be true of models and prices, as plain functions of flat fields."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime

@@ -38,7 +38,7 @@ class Model(models.Model):
 
 #: The columns of a price in micro-USD per million tokens.
 PRICES = ("input", "cached", "written", "output")
-#: Those of a call with more than ``long_above`` tokens of input.
+#: The prices of a call with more than ``long_above`` tokens of input.
 LONG_PRICES = tuple(f"long_{column}" for column in PRICES)
 
 
@@ -57,7 +57,7 @@ class Price(models.Model):
     cached = models.BigIntegerField()
     written = models.BigIntegerField()
     output = models.BigIntegerField()
-    #: What a call in a batch costs, as a part of all this.
+    #: The price of a call in a batch, as a part of all this.
     batch_percent = models.IntegerField(default=100)
     #: Calls with more tokens of input cost the long prices, for all their tokens; 0 for none.
     long_above = models.BigIntegerField(default=0)

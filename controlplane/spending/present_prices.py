@@ -1,4 +1,4 @@
-"""Which price of a model applies now."""
+"""The price of a model that applies now."""
 
 from dataclasses import dataclass
 from datetime import datetime

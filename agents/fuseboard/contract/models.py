@@ -41,7 +41,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached: MicroUsd
     written: MicroUsd
     output: MicroUsd
-    #: What a call in a batch costs, as a part of all this.
+    #: The price of a call in a batch, as a part of all this.
     batch_percent: Annotated[int, Meta(ge=1, le=100)] = 100
     #: A call with more tokens of input than this costs the long prices, for all its tokens. 0 for never.
     long_above: Annotated[int, Meta(ge=0, le=MAX_LONG)] = 0
@@ -88,7 +88,7 @@ def price_at(model: Model, at_s: float) -> Price | None:
 def micro_usd(
     price: Price, *, fresh: int, cached: int = 0, written: int = 0, output: int = 0, batch: bool = False
 ) -> int:
-    """What a call with these tokens costs: summed exactly, and rounded up once."""
+    """The cost of a call with these tokens: summed exactly, and rounded up once."""
     if 0 < price.long_above < fresh + cached + written:
         rates = price.long_input, price.long_cached, price.long_written, price.long_output
     else:

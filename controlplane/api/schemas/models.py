@@ -23,7 +23,7 @@ _OR_INPUT = "; that of the input if a new price leaves it out"
 
 
 class PriceValuesIn(Strict):
-    """What is left out stays as it is. A new price needs ``input`` and ``output``."""
+    """A field that is left out stays as it is. A new price needs ``input`` and ``output``."""
 
     input: Annotated[Amount | None, _amount("input that the model reads afresh")] = None
     cached: Annotated[Amount | None, _amount(f"input from the vendor's cache{_OR_INPUT}")] = None

@@ -257,7 +257,7 @@ def _price_line(dated: DatedPrice) -> dict[str, Any]:
 
 
 def _more(row: Price) -> list[str]:
-    """What few prices have, in words."""
+    """The parts that few prices have, in words."""
     found = [f"batch {row.batch_percent} %"] if row.batch_percent != 100 else []
     if row.long_above:
         longs = ", ".join(f"{PRICE_LABELS[each]} {usd(getattr(row, f'long_{each}'))}" for each in PRICES)
