@@ -1,7 +1,7 @@
 """Limits: who is limited, by what, and what limits refuse now and without Redis."""
 
 from controlplane.alerts.rules.thresholds import REFUSED_SHARE, REFUSED_SHARE_CRITICAL
-from controlplane.checklist.lines import Answer, Item, Verdict, each, ok_if
+from controlplane.checklist.lines import Answer, Item, Verdict, each, listed, ok_if
 from controlplane.checklist.read_state import LATELY, State
 from controlplane.phrases import percent
 from controlplane.policies.models import Kind
@@ -63,6 +63,22 @@ def _stated(state: State) -> Answer:
         "None is higher",
         none="No vendor has stated a limit to a running pod.",
     )
+
+
+def _followed(state: State) -> Answer:
+    floor = state.environment.tuning.get("vendor_floor_percent", 0)
+    limits = {(name, row.name): row.limit for name, row in state.vendor_limits}
+    followed = {key: state.followed[key] for key in sorted(limits) if key in state.followed}
+    low = [
+        f"{'/'.join(key)} is {number:,} of {limits[key]:,}"
+        for key, number in followed.items()
+        if 2 * number < limits[key]
+    ]
+    if low:
+        return Verdict.ATTENTION, f"below half of what is configured: {listed(low)}"
+    if not floor:
+        return Verdict.OK, "No limit follows its vendor."
+    return Verdict.OK, f"Down to {floor} % is allowed; {len(followed)} lowered now."
 
 
 def _callers(state: State) -> Answer:
@@ -137,6 +153,13 @@ GROUPS = {
             "Lower the limit to the stated number, or ask the vendor for more.",
             "learned-limits.md#the-number-of-the-vendor",
             _stated,
+        ),
+        Item(
+            "limit-followed",
+            "Limits that follow their vendor are near the configured number",
+            "Find out who else uses the key, ask the vendor for more, or lower the limit.",
+            "learned-limits.md#follow-the-vendor",
+            _followed,
         ),
         Item(
             "limit-callers",

@@ -22,7 +22,7 @@ from controlplane.alerts.state.mutes import not_ended
 from controlplane.breakers.models import Transition
 from controlplane.drills.models import Drill
 from controlplane.fleet.models import FailedCalls, Server, ServerState
-from controlplane.fleet.stated_limits import Stated, stated_limits
+from controlplane.fleet.stated_limits import Stated, followed_limits, stated_limits
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.limits import LimitColumns
@@ -95,6 +95,8 @@ class State:
     mutes: int
     #: Dependency and limit -> the number that its vendor states.
     stated: Mapping[tuple[str, str], Stated]
+    #: Dependency and limit -> the number that pods apply instead of the configured one.
+    followed: Mapping[tuple[str, str], int]
     drill_at: datetime | None
     admins: int
     agent_tokens: tuple[AgentToken, ...]
@@ -142,6 +144,7 @@ def read_state(environment: str) -> State:
         open_alerts=tuple(alerts.order_by("key").values_list("text", flat=True)[:100]),
         mutes=len(not_ended(slug, now)),
         stated=stated_limits(slug),
+        followed=followed_limits(slug),
         drill_at=Drill.objects.filter(environment=slug).aggregate(at=Max("began_at"))["at"],
         admins=_admins(slug),
         agent_tokens=tuple(AgentToken.objects.filter(valid, environment=slug).order_by("expires_at")[:1000]),

@@ -1,6 +1,7 @@
-"""The numbers that vendors state for limits, as far as pods agree on them."""
+"""The numbers that vendors state for limits, as far as pods agree on them, and those that pods follow."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controlplane.fleet.models import Server, ServerState
@@ -25,10 +26,9 @@ def stated_limits(environment: str) -> dict[tuple[str, str], Stated]:
     At least two pods and half of them must report it, unless only one has heard any: one pod that lies, or
     that uses another key, changes nothing.
     """
-    rows = Server.objects.filter(environment=environment, state__in=_HEARD).exclude(seen=[])
     heard: dict[tuple[str, str], Counter[int]] = {}
-    for seen in rows.values_list("seen", flat=True)[:MAX_PODS]:
-        for dependency, limit, number in seen:
+    for dependency, limit, number, _ in _seen(environment):
+        if number:
             heard.setdefault((dependency, limit), Counter())[number] += 1
     found = {}
     for key, numbers in heard.items():
@@ -37,3 +37,19 @@ def stated_limits(environment: str) -> dict[tuple[str, str], Stated]:
         if of == 1 or (pods >= 2 and 2 * pods >= of):
             found[key] = Stated(number, pods, of)
     return found
+
+
+def followed_limits(environment: str) -> dict[tuple[str, str], int]:
+    """Dependency and limit -> the lowest number that a pod applies instead of the configured one."""
+    lowest: dict[tuple[str, str], int] = {}
+    for dependency, limit, _, followed in _seen(environment):
+        if followed:
+            key = dependency, limit
+            lowest[key] = min(followed, lowest.get(key, followed))
+    return lowest
+
+
+def _seen(environment: str) -> Iterator[tuple[str, str, int, int]]:
+    rows = Server.objects.filter(environment=environment, state__in=_HEARD).exclude(seen=[])
+    for seen in rows.values_list("seen", flat=True)[:MAX_PODS]:
+        yield from seen

@@ -41,6 +41,8 @@ def _of_environment(fields: Fields) -> Iterator[str]:
         yield "networks of IPv6 callers"
     if "tuning.remaining_for_ms" in fields:
         yield "what vendors have left"
+    if "tuning.vendor_floor_percent" in fields:
+        yield "limits that follow their vendors"
 
 
 def _of_dependency(fields: Fields) -> Iterator[str]:

@@ -58,6 +58,7 @@ _TUNING_LABELS = {
     "reserved_percent": "Reserved share, percent",
     "ipv6_prefix": "IPv6 prefix, bits",
     "remaining_for_ms": "Vendors' figures, ms",
+    "vendor_floor_percent": "Follow vendors down to, percent",
 }
 _TUNING_HINTS = {
     "store_deadline_us": "a decision waits this long for Redis; 1,000 us are 1 ms",
@@ -73,6 +74,7 @@ _TUNING_HINTS = {
     "share_rest_ms": "a reserved share rests this long before another pod gets it",
     "journal_keys": "the most limits that one pod counts without Redis",
     "journal_bytes": "the largest file of a pod's calls without Redis",
+    "vendor_floor_percent": "vendors' limits follow their refusals, never below this part; 0 for never",
     "remaining_for_ms": "what a vendor has left is believed this long after its call; 0 for never",
     "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}: addresses with one prefix are one caller",
 }

@@ -431,6 +431,7 @@ BY_CALLS_POLICY = Policy(
 )
 
 REMAINING_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(remaining_for_ms=0))
+FOLLOWING_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(vendor_floor_percent=10))
 PREFIX_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(ipv6_prefix=56))
 SHED_REQUEST = msgspec.structs.replace(
     SMALLEST_REQUEST,
@@ -483,6 +484,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.4.json": BY_CALLS_POLICY,
     "policy.ipv6_prefix.json": PREFIX_POLICY,
     "policy.remaining_for_ms.json": REMAINING_POLICY,
+    "policy.vendor_floor_percent.json": FOLLOWING_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
     "policy.models.json": PRICED_POLICY,
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),

@@ -72,7 +72,7 @@ TRACED = (RefusalSample(reason=Reason.QUOTA, rule="requests", trace="4bf92f3577b
 TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )
-SEEN = (SeenLimit(dependency="llm", limit="per-minute", said=600),)
+SEEN = (SeenLimit(dependency="llm", limit="per-minute", said=600, followed=412),)
 UNCHARGED = (Uncharged(dependency="llm", measure="tokens"),)
 TALLY = Tally(number=7, tenants=(TenantTally("acme", 120, 3), TenantTally("acme ünd sons", 1)), partial=True)
 LEASED = Counters(

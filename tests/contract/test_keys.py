@@ -28,6 +28,7 @@ KEYS = {
     keys.outcomes("production", "openai"): "fb1:production:{d:openai}:outcomes",
     keys.evidence("production", "openai"): "fb1:production:{d:openai}:evidence",
     keys.transitions("production", "openai"): "fb1:production:{d:openai}:transitions",
+    keys.learned("production", "openai", "per-day"): "fb1:production:{d:openai}:learned:per-day",
     keys.vendor_limit("production", "openai", "per-day"): "fb1:production:{d:openai}:limit:per-day",
     keys.dependency_quota(
         "production", "openai", "acme", "tokens"
@@ -89,7 +90,8 @@ def test_all_keys_of_one_script_share_their_tag():
         keys.config_head("e"), *(keys.tenant_bucket("e", n) for n in range(5)), keys.own_bucket("e", 1)
     ) == {"cfg"}
     parts = (keys.override, keys.breaker, keys.outcomes, keys.evidence, keys.transitions)
-    assert of(*(key("e", "llm") for key in parts), keys.vendor_limit("e", "llm", "x")) == {"d:llm"}
+    limit = (keys.vendor_limit("e", "llm", "x"), keys.learned("e", "llm", "x"))
+    assert of(*(key("e", "llm") for key in parts), *limit) == {"d:llm"}
     assert len(of(keys.tenant_quota("e", "t", "a"), keys.tenant_quota("e", "t", "b"))) == 1
 
 

@@ -2,6 +2,7 @@
 
 from tools.experiments.adaptive_queue import adaptive_queue
 from tools.experiments.bulkhead_isolation import bulkhead_isolation
+from tools.experiments.following import following
 from tools.experiments.little import little
 from tools.experiments.load_steps import load_steps
 from tools.experiments.local_capacity import local_capacity, local_capacity_in_real_time
@@ -36,6 +37,8 @@ SIMULATED: dict[str, Experiment] = {
     "T26": overload,
     "T27": shared_key,
 }
+#: In virtual time, and too long for a test.
+LONG: dict[str, Experiment] = {"T28": following}
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
     "T2": one_bad_pod,
@@ -46,5 +49,5 @@ REAL: dict[str, Experiment] = {
     "T26": overload_in_real_time,
 }
 EVERY: dict[str, Experiment] = dict(
-    sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
+    sorted((SIMULATED | LONG | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))
 )

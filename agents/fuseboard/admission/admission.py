@@ -11,6 +11,7 @@ import msgspec
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.charging import Charging
 from fuseboard.admission.decisions import Refusal
+from fuseboard.admission.followed_limits import FollowedLimits
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
@@ -91,15 +92,19 @@ class Admission:
         self.health.on_change = self._mode_changed
         self.configuration.listen(requests.adopt)
         self.configuration.listen(calls.adopt)
+        # After it: a followed limit replaces the configured one.
+        self.followed = FollowedLimits(calls=calls, store=store)
 
     def start(self) -> None:
         """Connect in the background. Until Redis is connected, this pod decides alone."""
         self.health.start()
         self._ended_overrides.start()
+        self.followed.start()
 
     async def stop(self) -> None:
         """Send what is not reported yet, and disconnect. Calls that still wait are decided locally."""
         self.guards.stop()
+        self.followed.stop()
         self.calls.probes.stop()
         self.leases.stop()
         self.reports.flush()

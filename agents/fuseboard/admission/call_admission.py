@@ -73,6 +73,10 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     breakers: dict[str, FleetBreaker] = field(default_factory=dict)
     #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
     stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    #: Dependency -> calls that the vendor has refused because of a limit.
+    limited: dict[str, int] = field(default_factory=dict)
+    #: Dependency and limit -> the number that applies instead of the configured one.
+    followed: dict[tuple[str, str], int] = field(default_factory=dict)
 
     # Admit a call
 
@@ -330,6 +334,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
+        if cooldown_ms and outcome is NEUTRAL:
+            self.limited[permit.dependency] = self.limited.get(permit.dependency, 0) + 1
         # Count the successes before this outcome first.
         breaker.tally.count()
         self.counters.call(permit.dependency, outcome, permit.failure)
@@ -385,17 +391,22 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
                     self.settlements.at_most(charge.domain, ref, left, until)
 
     def seen(self) -> tuple[SeenLimit, ...]:
-        """The numbers that vendors have stated lately for the limits of the configuration."""
+        """The numbers that vendors have stated lately for limits, and those that are followed."""
         since = monotonic() - SEEN_S
         for key, (_, at) in tuple(self.stated.items()):
             if at < since:
                 del self.stated[key]
         return tuple(
             [
-                SeenLimit(dependency=dependency.name, limit=limit.name, said=self.stated[key][0])
+                SeenLimit(
+                    dependency=dependency.name,
+                    limit=limit.name,
+                    said=self.stated.get(key, (0, since))[0],
+                    followed=self.followed.get(key, 0),
+                )
                 for dependency in self.configuration.snapshot.policy.dependencies
                 for limit in dependency.vendor_limits
-                if (key := (dependency.name, limit.name)) in self.stated
+                if (key := (dependency.name, limit.name)) in self.stated or key in self.followed
             ][:MAX_SEEN]
         )
 

@@ -206,6 +206,10 @@ class Configuration:
         self.snapshot = Snapshot(head=head, policy=policy, source=source, tenants=tenants)
         self.changes += 1
 
+    def rules_changed(self) -> None:
+        """The rules of calls have changed without a new configuration: what was prepared is invalid."""
+        self.changes += 1
+
     def _notify(self) -> None:
         for listener in self._listeners:
             listener(self.snapshot)

@@ -120,6 +120,11 @@ def vendor_limit(environment: str, dependency: str, limit: str) -> str:
     return f"fb1:{environment}:{{d:{dependency}}}:limit:{limit}"
 
 
+def learned(environment: str, dependency: str, limit: str) -> str:
+    """STRING, msgpack: what pods saw of a limit that follows its vendor, and the limit that applies."""
+    return f"fb1:{environment}:{{d:{dependency}}}:learned:{limit}"
+
+
 def dependency_quota(environment: str, dependency: str, tenant: str, quota: str) -> str:
     """A tenant's quota on one dependency: in the dependency's domain, because it is decided with the
     breaker.

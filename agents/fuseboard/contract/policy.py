@@ -242,6 +242,9 @@ class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ipv6_prefix: Annotated[int, Meta(ge=WIDEST_PREFIX, le=NARROWEST_PREFIX)] = IPV6_PREFIX
     #: How long after a request was sent its answer is believed about what the vendor has left; 0 for never.
     remaining_for_ms: Annotated[int, Meta(ge=0, le=60_000)] = 10_000
+    #: Limits of vendors follow what the vendor really allows, from this percent of the limit up to all of it;
+    #: 0 for never.
+    vendor_floor_percent: Annotated[int, Meta(ge=0, le=100)] = 0
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):

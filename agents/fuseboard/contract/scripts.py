@@ -68,6 +68,7 @@ ACCOUNT_STOP = read_script("account_stop")
 ADMIT = read_script("admit")
 DRAIN = read_script("drain")
 IDEMPOTENCY = read_script("idempotency")
+LEARN = read_script("learn")
 LOCK = read_script("lock")
 REPORT = read_script("report")
 RESTORE = read_script("restore")
@@ -82,4 +83,4 @@ BACKLOG_LOOK = read_script("backlog_look")
 BACKLOG = (BACKLOG_SUBMIT, BACKLOG_TAKE, BACKLOG_KEEP, BACKLOG_END, BACKLOG_CHANGE, BACKLOG_LOOK)
 
 #: All that a pod calls.
-SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, RESTORE, ACCOUNT_STOP, LOCK, IDEMPOTENCY, *BACKLOG)
+SCRIPTS = (ADMIT, REPORT, SETTLE, LEARN, DRAIN, RESTORE, ACCOUNT_STOP, LOCK, IDEMPOTENCY, *BACKLOG)

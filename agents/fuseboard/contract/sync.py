@@ -179,12 +179,15 @@ class Uncharged(Struct, frozen=True, kw_only=True, gc=False):
 MAX_SEEN = 50
 
 
-class SeenLimit(Struct, frozen=True, kw_only=True, gc=False):
+class SeenLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The answers of a vendor state this number for a limit of ours, in a window like that of ours."""
 
     dependency: Name
     limit: Name
-    said: Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
+    #: 0 for unknown.
+    said: Annotated[int, Meta(ge=0, le=MAX_LIMIT)] = 0
+    #: The number that applies instead of the configured one; 0 for none.
+    followed: Annotated[int, Meta(ge=0, le=MAX_LIMIT)] = 0
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

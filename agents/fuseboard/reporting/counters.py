@@ -160,6 +160,11 @@ class Counters:
             counts = self._dependencies[dependency] = _Dependency()
         return counts
 
+    def calls_of(self, dependency: str, reason: Reason) -> tuple[int, int]:
+        """Calls to a dependency that ended, and those refused for this reason."""
+        counts = self._dependencies.get(dependency)
+        return (sum(counts.outcomes.values()), counts.refused[reason]) if counts is not None else (0, 0)
+
     # Called by one reader, the sync thread
 
     @property

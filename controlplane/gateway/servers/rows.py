@@ -48,7 +48,7 @@ class Row(Struct, gc=False):
     primitives: dict[str, object] | None
     carries_counts: bool
     uncharged: list[list[str]]
-    seen: list[tuple[str, str, int]]
+    seen: list[tuple[str, str, int, int]]
     enforces_budgets: bool
 
 
@@ -118,7 +118,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
         beat.carries_counts,
         [[one.dependency, one.measure] for one in server.beat.uncharged],
-        [(one.dependency, one.limit, one.said) for one in server.beat.seen],
+        [(one.dependency, one.limit, one.said, one.followed) for one in server.beat.seen],
         beat.enforces_budgets,
     )
 

@@ -199,7 +199,7 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         epoch=head.epoch,
         revision=head.revision,
         breakers=closed,
-        seen=[["openai", "rate", 500], ["small-model", "rate", 900]],
+        seen=[["openai", "rate", 500, 0], ["small-model", "rate", 900, 0]],
     )
     receiver = Receiver.objects.create(
         environment=production, name="pager", url="https://hooks.example.com/x"

@@ -66,9 +66,9 @@ def test_every_line_that_a_program_can_answer_is_ok_where_all_is_right(rich: Non
 
 def test_every_line_that_a_program_can_answer_is_not_ok_where_all_is_wrong(poor: None) -> None:
     found = verdicts()
-    # There are dependencies, live pods, and no mute.
+    # There are dependencies, live pods, no mute, and no limit that follows.
     fine = {key for key, verdict in found.items() if verdict == "ok"}
-    assert fine == {"breaker-each-dependency", "pod-live", "alert-mutes"}
+    assert fine == {"breaker-each-dependency", "pod-live", "alert-mutes", "limit-followed"}
     assert found["breaker-fallback"] == found["limit-callers"] == found["agent-tokens"] == "missing"
     assert found["limit-unregistered"] == found["model-rate"] == found["alert-evaluated"] == "missing"
     # Nothing of another process is known.
@@ -88,16 +88,31 @@ def test_a_limit_that_is_higher_than_the_vendor_states_needs_attention(rich: Non
         return next(line for line in checklist("production").lines if line.key == "limit-stated")
 
     assert (line().verdict, line().found) == ("ok", "None is higher (2)")
-    put_server("web-2", seen=[["openai", "rate", 300]])
+    put_server("web-2", seen=[["openai", "rate", 300, 0]])
     # Two pods differ: one of them may lie, or use another key.
     assert (line().verdict, line().found) == ("ok", "None is higher (1)")
-    put_server("web-3", seen=[["openai", "rate", 300], ["openai", "removed", 1]])
+    put_server("web-3", seen=[["openai", "rate", 300, 0], ["openai", "removed", 1, 1]])
     assert (line().verdict, line().found) == (
         "attention",
         "1 of 2 are higher than the vendor allows: openai/rate is 500, the vendor states 300",
     )
     Server.objects.exclude(name="web-9").update(state="gone")
     assert line().verdict == "unchecked"
+
+
+def test_a_followed_limit_below_half_of_the_configured_one_needs_attention(rich: None) -> None:
+    def line() -> Any:
+        return next(line for line in checklist("production").lines if line.key == "limit-followed")
+
+    assert (line().verdict, line().found) == ("ok", "No limit follows its vendor.")
+    Environment.objects.update(tuning={"vendor_floor_percent": 10})
+    put_server("web-2", seen=[["openai", "rate", 0, 250], ["openai", "removed", 0, 1]])
+    assert (line().verdict, line().found) == ("ok", "Down to 10 % is allowed; 1 lowered now.")
+    put_server("web-3", seen=[["openai", "rate", 0, 249]])
+    assert (line().verdict, line().found) == (
+        "attention",
+        "below half of what is configured: openai/rate is 249 of 500",
+    )
 
 
 def test_a_busy_server_of_redis_needs_attention(rich: None) -> None:

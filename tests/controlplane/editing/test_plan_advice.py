@@ -42,6 +42,7 @@ def test_a_plan_names_older_pods_that_ignore_what_it_sets(production: str) -> No
         ({"subject_limits": flood}, "limits of all callers"),
         ({"tuning": {"ipv6_prefix": 56}}, "networks of IPv6 callers"),
         ({"tuning": {"remaining_for_ms": 0}}, "what vendors have left"),
+        ({"tuning": {"vendor_floor_percent": 10}}, "limits that follow their vendors"),
         ({"dependencies": {"api": {"first_part_ms": 900}}}, "times of streams"),
         ({"dependencies": {"api": {"protection": {"timeouts_ms": [900, 0, 0]}}}}, "timeouts of tiers"),
         ({"dependencies": {"api": {"protection": {"bulkhead": {}}}}}, "shared idle slots"),

@@ -1,0 +1,207 @@
+"""Limits that follow what the vendor really allows, between a floor and the configured number.
+
+``lua/learn.lua`` decides for all pods. Each pod reports to it what it saw, and applies what it answers.
+Without Redis, the last number applies for ten minutes, and then the configured one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fuseboard.admission.call_admission import SEEN_S, CallAdmission
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.scripts import LEARN
+from fuseboard.contract.words import Algorithm, Reason
+from fuseboard.store.store import ConnectionLostError, Reply, Store
+
+log = logging.getLogger("fuseboard.limits")
+
+#: The script decides once in this time.
+TICK_S = 5.0
+#: A pod that saw nothing reports this rarely: it wants to know the number.
+QUIET_S = 60.0
+#: Without an answer of the script, its last number applies for this time.
+KEPT_S = 600.0
+#: Smaller changes, in percent of the configured limit, are not worth new demands.
+SMALLEST_CHANGE = 1
+
+_CAUSES = {
+    0: "as configured",
+    1: "the vendor states it",
+    2: "the vendor refused calls",
+    3: "there is room again",
+}
+
+
+class _Seen(Struct):
+    """Totals when the pod last reported, and when that was."""
+
+    asked: int = 0
+    sent: int = 0
+    refused: int = 0
+    at: float = float("-inf")
+
+
+class _Number(Struct):
+    """The last answer of the script, and when it came."""
+
+    limit: int
+    at: float
+
+
+class FollowedLimits:
+    """Belongs to the event loop."""
+
+    def __init__(self, *, calls: CallAdmission, store: Store) -> None:
+        self._calls = calls
+        self._store = store
+        #: Dependency -> its limits that follow.
+        self._limits: dict[str, tuple[Limit, ...]] = {}
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._numbers: dict[tuple[str, str], _Number] = {}
+        self._floor_percent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        calls.configuration.listen(self.adopt)
+
+    def start(self) -> None:
+        self.adopt(self._calls.configuration.snapshot)
+        self._later()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Follow for the limits of this configuration. The configured limits were applied before."""
+        self._floor_percent = snapshot.tuning.vendor_floor_percent
+        self._limits = {
+            dependency.name: limits
+            for dependency in snapshot.policy.dependencies
+            if self._floor_percent and (limits := tuple(filter(follows, dependency.vendor_limits)))
+        }
+        kept = {(name, limit.name) for name, limits in self._limits.items() for limit in limits}
+        for known in (self._seen, self._numbers, self._calls.followed):
+            for key in known.keys() - kept:
+                known.pop(key)
+        for name, limits in self._limits.items():
+            for limit in limits:
+                # The calls that the pod saw before are not about this limit.
+                self._seen.setdefault((name, limit.name), self._totals(name))
+            self._apply(name)
+
+    def _totals(self, name: str) -> _Seen:
+        sent, blocked = self._calls.counters.calls_of(name, Reason.VENDOR_LIMIT)
+        return _Seen(sent + blocked, sent, self._calls.limited.get(name, 0))
+
+    def _later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TICK_S * random.uniform(0.8, 1.2), self.look)
+
+    def look(self) -> None:
+        """Report what this pod saw, and forget numbers that are too old."""
+        self._later()
+        now = monotonic()
+        for name, limits in self._limits.items():
+            for limit in limits:
+                number = self._numbers.get((name, limit.name))
+                if number is not None and now - number.at >= KEPT_S:
+                    del self._numbers[name, limit.name]
+                    self._apply(name)
+                self._report(name, limit, now)
+
+    def _report(self, name: str, limit: Limit, now: float) -> None:
+        calls = self._calls
+        key = keys.learned(calls.environment, name, limit.name).encode()
+        if not calls.health.usable or not self._store.serves(key):
+            return
+        total, before = self._totals(name), self._seen[name, limit.name]
+        if total.asked == before.asked and now - before.at < QUIET_S:
+            return
+        total.at = now
+        self._seen[name, limit.name] = total
+        stated, at = calls.stated.get((name, limit.name), (0, now))
+        arguments = (
+            calls.decisions.server,
+            total.asked - before.asked,
+            total.sent - before.sent,
+            total.refused - before.refused,
+            stated if now - at <= SEEN_S else 0,
+            limit.limit,
+            self._floor(limit),
+            int(TICK_S * 1_000_000),
+        )
+        self._store.run(LEARN, (key,), arguments, self._answered(name, limit))
+
+    def _answered(self, name: str, limit: Limit) -> Callable[[Reply], None]:
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, list) and len(reply) == 5 and all(type(part) is int for part in reply):
+                self._learn(name, limit, reply)
+            elif not isinstance(reply, ConnectionLostError):
+                self._calls.health.failed(f"learn: {reply}")
+
+        return answered
+
+    def _learn(self, name: str, limit: Limit, reply: list[int]) -> None:
+        if limit not in self._limits.get(name, ()):
+            return  # the configuration has changed meanwhile
+        number, _, _, cause, share = reply
+        number = max(self._floor(limit), min(limit.limit, number))
+        before = self._numbers.get((name, limit.name))
+        self._numbers[name, limit.name] = _Number(number, monotonic())
+        was = before.limit if before is not None else limit.limit
+        if number != was:
+            log.info(
+                "limits.followed dependency=%s limit=%s: %d -> %d of %d, because %s%s",
+                name,
+                limit.name,
+                was,
+                number,
+                limit.limit,
+                _CAUSES.get(cause, "of a newer script"),
+                f" ({share / 100:.1f} %)" if cause == 2 else "",
+            )
+        self._apply(name)
+
+    def _apply(self, name: str) -> None:
+        """Decide by the followed numbers from now on."""
+        breaker = self._calls.breakers.get(name)
+        configured = self._calls.configuration.snapshot.dependency(name)
+        if breaker is None or configured is None:
+            return
+        present = {limit.name: limit.limit for limit in breaker.dependency.vendor_limits}
+        limits = tuple([self._followed(name, limit) for limit in configured.vendor_limits])
+        for limit, usual in zip(limits, configured.vendor_limits, strict=True):
+            change = abs(limit.limit - present.get(limit.name, 0)) * 100
+            at_a_bound = limit.limit in (usual.limit, self._floor(usual))
+            if change and (at_a_bound or change >= SMALLEST_CHANGE * usual.limit):
+                breaker.adopt(replace(configured, vendor_limits=limits))
+                self._calls.configuration.rules_changed()
+                return
+
+    def _floor(self, limit: Limit) -> int:
+        return max(1, limit.limit * self._floor_percent // 100)
+
+    def _followed(self, name: str, limit: Limit) -> Limit:
+        number = self._numbers.get((name, limit.name))
+        if number is None or number.limit >= limit.limit:
+            self._calls.followed.pop((name, limit.name), None)
+            return limit
+        self._calls.followed[name, limit.name] = number.limit
+        burst = limit.burst
+        if limit.algorithm is Algorithm.TOKEN_BUCKET:
+            burst = max(1, limit.burst * number.limit // limit.limit)
+        return replace(limit, limit=number.limit, burst=burst)
+
+
+def follows(limit: Limit) -> bool:
+    """Whether the limit can follow. Slots and calendar budgets cannot, and a shadow refuses nothing."""
+    refills = limit.algorithm in (Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET)
+    return limit.limit > 0 and refills and not limit.shadow

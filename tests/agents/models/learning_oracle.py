@@ -1,0 +1,111 @@
+"""What ``learn.lua`` should do, written as simply as possible and without sharing code with it."""
+
+from dataclasses import dataclass, field
+from math import floor
+
+TICK_US = 5_000_000
+WINDOW, HELD, BACK, HEARD = 6, 2, 18, 60
+
+
+@dataclass
+class Pod:
+    asked: float = 0
+    sent: float = 0
+    refused: float = 0
+    number: int = 0
+    heard_us: int = 0
+    reported_us: int = 0
+
+
+@dataclass
+class Fleet:
+    ceiling: int
+    lowest: int
+    began_us: int
+    limit: float = 0
+    pods: dict[str, Pod] = field(default_factory=dict)
+    window: list[tuple[float, float]] = field(default_factory=list)
+    steps: int = 0
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        self.limit = self.bound = float(self.ceiling)
+        self.due_us = self.began_us + TICK_US
+        self.was = self.fell = 0.0
+        self.fell_us = self.held_us = 0
+
+    def report(self, name: str, asked: int, sent: int, refused: int, number: int, now: int) -> int:
+        pod = self.pods.setdefault(name, Pod())
+        pod.asked, pod.sent, pod.refused = pod.asked + asked, pod.sent + sent, pod.refused + refused
+        pod.reported_us = now
+        if number:
+            pod.number, pod.heard_us = number, now
+        self.due_us = min(self.due_us, now + TICK_US)
+        self.held_us = min(self.held_us, now + HELD * TICK_US)
+        if now >= self.due_us:
+            self.step(now)
+        return floor(self.limit)
+
+    def agreed(self, now: int) -> int:
+        numbers = [
+            pod.number for pod in self.pods.values() if pod.number and now - pod.heard_us <= HEARD * TICK_US
+        ]
+        if not numbers:
+            return self.ceiling
+        most = min(set(numbers), key=lambda number: (-numbers.count(number), number))
+        votes = numbers.count(most)
+        return most if len(numbers) == 1 or (votes >= 2 and 2 * votes >= len(numbers)) else self.ceiling
+
+    def count(self) -> tuple[bool, float, float]:
+        active = [self.pods[name] for name in sorted(self.pods, key=str.encode) if self.pods[name].sent]
+        every = sum(pod.sent for pod in active)
+        asked = sent = refused = 0.0
+        rows: list[tuple[float, float]] = []
+        for pod in active:
+            others = every - pod.sent
+            most = 2 * others / (len(active) - 1) if len(active) > 1 else pod.sent
+            part = min(1, most / pod.sent)
+            rows.append((pod.sent * part, min(pod.refused, pod.sent) * part))
+            asked, sent, refused = asked + pod.asked * part, sent + rows[-1][0], refused + rows[-1][1]
+        binds = asked > 1.02 * sent
+        if len(rows) > 1:
+            worst, second = sorted((bad for _, bad in rows), reverse=True)[:2]
+            refused = refused - worst + second
+        return binds, sent, refused
+
+    def step(self, now: int) -> None:
+        before, bound = self.limit, float(max(self.lowest, min(self.ceiling, self.agreed(now))))
+        binds, *counted = self.count()
+        rests = now < self.held_us
+        if not rests:
+            self.window = [*self.window, (counted[0], counted[1])][-WINDOW:]
+        sent = refused = 0.0
+        for one in self.window:
+            sent, refused = sent + one[0], refused + one[1]
+        share = refused / sent if sent > 0 else 0.0
+        if self.bound < min(bound, self.ceiling):
+            self.limit = self.limit * bound / self.bound
+        self.bound = bound
+        self.limit = min(self.limit, bound)
+        if refused >= 2 and share > 0.01:
+            lower = self.limit * (1 - min(0.3, (share - 0.01) / 2 + 0.01))
+            self.was, self.fell, self.fell_us = self.limit, self.limit - lower, now
+            self.held_us, self.window, self.limit = now + HELD * TICK_US, [], lower
+        elif share <= 0.005 and binds and self.limit < bound and not rests:
+            self.limit = max(self.limit, self.next_up(now, bound))
+        self.limit = max(self.lowest, min(bound, self.limit))
+        if self.limit >= self.ceiling:
+            self.was = self.fell = 0.0
+            self.fell_us = 0
+        self.generation += floor(self.limit) != floor(before)
+        self.steps, self.due_us = self.steps + 1, now + TICK_US
+        self.pods = {name: pod for name, pod in self.pods.items() if now - pod.reported_us <= HEARD * TICK_US}
+        for pod in self.pods.values():
+            pod.asked = pod.sent = pod.refused = 0
+
+    def next_up(self, now: int, bound: float) -> float:
+        if not self.fell_us:
+            return self.limit + 0.01 * bound
+        x = ((now - self.fell_us) / TICK_US - BACK) / BACK
+        scale = self.fell if x < 0 else max(self.fell, 0.05 * bound)
+        return self.was + scale * x * x * x - 0.01 * self.was
