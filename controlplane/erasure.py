@@ -13,6 +13,7 @@ from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.fleet.models import Figures, GatewayOrder, OrderKind
+from controlplane.ledger.edits import erase_tenant as erase_usage
 from controlplane.phrases import count
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
@@ -47,6 +48,8 @@ class Erased:
     top_lists: int = 0
     #: Requests that it was allowed without Redis.
     without_redis: int = 0
+    #: Rows of the ledger of models. What it used stays, without its name.
+    usage: int = 0
     #: Resolved alerts that named it.
     alerts: int = 0
     #: Saved views of people that filtered by it, or had it in their names.
@@ -65,6 +68,8 @@ class Erased:
             parts.append(count(self.top_lists, "top list", grouped=True))
         if self.without_redis:
             parts.append(f"{self.without_redis:,} counts of an outage")
+        if self.usage:
+            parts.append(f"its name in {count(self.usage, 'row', grouped=True)} of the ledger")
         if self.alerts:
             parts.append(count(self.alerts, "resolved alert", grouped=True))
         if self.views:
@@ -98,6 +103,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 demand=numbers["demand"],
                 top_lists=numbers["top_lists"],
                 without_redis=numbers["without_redis"],
+                usage=numbers["usage"],
                 alerts=numbers["alerts"],
                 views=numbers["views"],
             )
@@ -123,6 +129,7 @@ def _erase_tenant(environment: str, name: str) -> Counter[str]:
         demand=erase_demand(environment, name),
         top_lists=erase_top_lists(environment, tenant_number(name)),
         without_redis=erase_allowed(environment, name),
+        usage=erase_usage(environment, name),
         alerts=erase_alerts(environment, name),
         views=erase_views(environment, name),
     )

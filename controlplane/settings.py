@@ -128,6 +128,7 @@ INSTALLED_APPS = [
     "controlplane.usage",
     "controlplane.refusals",
     "controlplane.series",
+    "controlplane.ledger",
     "controlplane.reconciliation",
     "controlplane.alerts",
     "controlplane.weekly",
@@ -358,6 +359,9 @@ SERIES_KEPT_MINUTES_D = env.integer("FUSEBOARD_SERIES_MINUTES_D", 8, at_least=1,
 SERIES_KEPT_HOURS_D = env.integer("FUSEBOARD_SERIES_HOURS_D", 400, at_least=1, at_most=4000)
 #: The hours of all tenants: about 40 MB a day and gateway for 100,000 active tenants.
 SERIES_KEPT_TENANTS_D = env.integer("FUSEBOARD_SERIES_TENANTS_D", 35, at_least=1, at_most=400)
+#: The hours of the ledger of models, and its days: about 13 months.
+LEDGER_KEPT_HOURS_D = env.integer("FUSEBOARD_LEDGER_HOURS_D", 70, at_least=31, at_most=400)
+LEDGER_KEPT_DAYS_D = env.integer("FUSEBOARD_LEDGER_DAYS_D", 400, at_least=31, at_most=4000)
 #: Where a ticket of an override is, by its key.
 TICKET_URL = env.link("FUSEBOARD_TICKET_URL")
 #: How long before a quota ends, or a scheduled change is made, people are notified.

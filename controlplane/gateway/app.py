@@ -160,19 +160,21 @@ class GatewayApp:
         if wait_s:
             raise problems.too_many(wait_s)
         whole = beat
-        if beat.refusals or beat.tally is not None:
-            # Not kept with the pod: they are for the log, and for the figures of the hour.
-            beat = replace(beat, refusals=(), tally=None)
+        if beat.refusals or beat.tally is not None or beat.usage:
+            # Not kept with the pod: they are for the log, for the figures of the hour, and for the ledger.
+            beat = replace(beat, refusals=(), tally=None, usage=())
         stale = self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
             fleet.sums.tops.sample(gateway.coordination.refusals.record(whole), wall)
         fleet.sums.tenant_hours.record(whole, now, wall, stale=stale)
+        taken = b',"usage_taken":%d' % fleet.sums.usage.record(whole, wall) if whole.usage else b""
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),
             next_ms=fleet.size.next_ms,
             live_servers=fleet.divisor_of(beat.server, beat.boot),
-            also=gateway.coordination.part(beat, now)
+            also=taken
+            + gateway.coordination.part(beat, now)
             + gateway.coordination.seal_keys.part(beat.environment, token.service)
             + fleet.protection.part(
                 beat,

@@ -25,6 +25,7 @@ from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.postgres.series_frames import SeriesWriter
 from controlplane.gateway.postgres.tenant_hours import HoursWriter
+from controlplane.gateway.postgres.usage_rows import UsageWriter
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.status_answers import StatusAnswers
@@ -90,6 +91,7 @@ class Gateway:
         self._refresher: Refresher | None = None
         self._series: SeriesWriter | None = None
         self._hours: HoursWriter | None = None
+        self._usage: UsageWriter | None = None
         self.emergency: Emergency | None = None
 
     @property
@@ -129,6 +131,7 @@ class Gateway:
         )
         self._series = SeriesWriter(self.fleets, self.settings, self.counts, self.clock)
         self._hours = HoursWriter(self.fleets, self._series.numbers, self.settings, self.counts, self.clock)
+        self._usage = UsageWriter(self.fleets, self.settings, self.counts, self.clock)
         self._refresher = Refresher(
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,
@@ -145,6 +148,7 @@ class Gateway:
             self._keep(self._flusher.run, "flush"),
             self._keep(self._series.run, "series"),
             self._keep(self._hours.run, "hours"),
+            self._keep(self._usage.run, "usage"),
             self._keep(self.coordination.run, "agree"),
         ]
         if self.settings.oncall_dir:
@@ -162,12 +166,13 @@ class Gateway:
 
     async def stop(self) -> None:
         """Write what is not written yet, for at most ``STOP_S``. Does nothing the second time."""
-        if not (self._flusher and self._refresher and self._series and self._hours):
+        if not (self._flusher and self._refresher and self._series and self._hours and self._usage):
             return
         await stop_tasks(*self._tasks, within_s=CANCEL_S)
         try:
             async with asyncio.timeout(STOP_S):
                 await self._flusher.finish()
+                await self._usage.write()
                 await self._series.finish()
                 await self._hours.write()
                 await self._refresher.close()
@@ -179,8 +184,9 @@ class Gateway:
             # Also those of a part that had no time to finish.
             await self._flusher.disconnect()
             await self._series.disconnect()
+            await self._usage.disconnect()
         self._tasks, self._flusher, self._refresher = [], None, None
-        self._series = self._hours = None
+        self._series = self._hours = self._usage = None
         log.info("gateway.stopped", gateway=self.settings.gateway)
 
     def take(self, reading: Reading) -> None:

@@ -75,6 +75,7 @@ from tests.contract.sample_examples import (
     TRACED,
     UNCHARGED,
     UNSEALED,
+    USAGE,
 )
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
@@ -478,6 +479,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.unsealed.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=UNSEALED),
     "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
     "sync_request.seen.json": msgspec.structs.replace(SMALLEST_REQUEST, seen=SEEN),
+    "sync_request.usage.json": msgspec.structs.replace(SMALLEST_REQUEST, usage=USAGE),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},

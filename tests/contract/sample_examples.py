@@ -16,6 +16,7 @@ from fuseboard.contract.sync import (
     Uncharged,
 )
 from fuseboard.contract.tallies import Tally, TenantTally
+from fuseboard.contract.usage import UsagePart, UsageRow
 from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
@@ -49,6 +50,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "explain_url": "https://fuseboard.example.com/explain",
     },
     "sync_response.8.json": {"seal_keys": SEAL_KEYS},
+    "sync_response.usage_taken.json": {"usage_taken": 7},
 }
 SAMPLES = (
     RefusalSample(
@@ -75,6 +77,33 @@ TIMED = Counters(
 SEEN = (SeenLimit(dependency="llm", limit="per-minute", said=600, followed=412),)
 UNCHARGED = (Uncharged(dependency="llm", measure="tokens"),)
 TALLY = Tally(number=7, tenants=(TenantTally("acme", 120, 3), TenantTally("acme ünd sons", 1)), partial=True)
+USAGE = (
+    UsagePart(
+        number=7,
+        ago_s=16,
+        rows=(
+            UsageRow(
+                "gpt-5.2",
+                "openai",
+                "acme ünd sons",
+                3,
+                900,
+                4_000,
+                120,
+                450,
+                7_425,
+                1,
+                900,
+                2,
+                1_800,
+                0,
+                9_120,
+            ),
+            UsageRow("", "", "", 1, 20),
+        ),
+    ),
+    UsagePart(number=8, ago_s=0, rows=(UsageRow("m", "llm", "", 1, unpriced=1, saved_micro_usd=-3),)),
+)
 LEASED = Counters(
     requests=9_000,
     tenants=(

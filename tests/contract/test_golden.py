@@ -45,6 +45,7 @@ from tests.contract.sample_examples import (
     TRACED,
     UNCHARGED,
     UNSEALED,
+    USAGE,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -217,6 +218,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             uncharged=UNCHARGED,
             seen=SEEN,
             enforces_budgets=True,
+            usage=USAGE,
         ),
         SEEN[0],
         UNCHARGED[0],

@@ -81,7 +81,7 @@ _STATUSES: dict[int, Verdict] = {
 #: Answers whose ``Retry-After`` the whole fleet obeys.
 _COOLING = frozenset({425, 429, 503, 529})
 #: A gateway answered for a vendor that did not, and that may have done the work.
-_MAY_BE_CHARGED = frozenset({408, 499, 502, 504, *range(520, 528)})
+MAY_BE_CHARGED = frozenset({408, 499, 502, 504, *range(520, 528)})
 #: A person must act first, whatever a header says.
 _ACCOUNT = frozenset({401, 402, 403})
 #: How the names of timeouts end, in all libraries.
@@ -173,7 +173,7 @@ def _classify_path(links: Path) -> Verdict:
 def classify_answer(status: int, headers: Mapping[str, str], code: str = "", message: str = "") -> Verdict:
     """Judge an HTTP answer, with the code that its body has, if that is known."""
     verdict = _judge_answer(status, headers, code, message)
-    return replace(verdict, free=True) if status >= 400 and status not in _MAY_BE_CHARGED else verdict
+    return replace(verdict, free=True) if status >= 400 and status not in MAY_BE_CHARGED else verdict
 
 
 def _judge_answer(status: int, headers: Mapping[str, str], code: str, message: str) -> Verdict:

@@ -20,6 +20,7 @@ from fuseboard.contract.refusal_token import ExplainPage, RefusalKey
 from fuseboard.contract.seal_keys import SealKeys
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.tallies import Tally
+from fuseboard.contract.usage import MAX_PARTS, UsagePart
 from fuseboard.contract.words import (
     MAX_LIMIT,
     BreakerState,
@@ -238,6 +239,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     seen: Annotated[tuple[SeenLimit, ...], Meta(max_length=MAX_SEEN)] = ()
     #: It enforces the budgets of the policy.
     enforces_budgets: bool = False
+    #: The usage of language models: the parts that no answer has confirmed yet.
+    usage: Annotated[tuple[UsagePart, ...], Meta(max_length=MAX_PARTS)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):
@@ -284,6 +287,9 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest_key: DigestKey | None = None
     #: The keys that seal kept answers; without a key, a pod that never had one keeps them as they are.
     seal_keys: SealKeys = ()
+    #: To a heartbeat with ``usage``: Postgres has its parts until this number. An older gateway sends
+    #: ``None``.
+    usage_taken: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

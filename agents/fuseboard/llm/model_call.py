@@ -16,6 +16,7 @@ from fuseboard.llm.document import Document
 from fuseboard.llm.estimate import Learned, stepped
 from fuseboard.llm.stream import EventReader, data_of
 from fuseboard.llm.usage import MEASURES, MICRO_USD, SETTLED, Usage
+from fuseboard.reporting.usage_tallies import UsageTallies, Used
 
 
 class ModelCall:
@@ -27,6 +28,7 @@ class ModelCall:
         "dialect",
         "hides",
         "learned",
+        "ledger",
         "letters",
         "model",
         "options",
@@ -45,6 +47,7 @@ class ModelCall:
         learned: Learned,
         hides: bool,
         options: CallOptions,
+        ledger: UsageTallies | None = None,
     ) -> None:
         self.dialect, self.asked, self.dependency = dialect, asked, dependency
         #: The name of the published model, whatever alias the request has; else the name in the request.
@@ -57,6 +60,8 @@ class ModelCall:
         #: The event with the usage was not asked for by the client.
         self.hides = hides
         self.options = options
+        #: The usage of the call is added here; the agent of an application's test has none.
+        self.ledger = ledger
 
     def reserve(self, measures: Mapping[str, int | None]) -> dict[str, int]:
         """The costs to state: at least 1 of each measure, because a call of no cost cannot be corrected."""
@@ -73,9 +78,13 @@ class ModelCall:
             amounts[MICRO_USD] = (sure, micro_usd(self.price, fresh=known, output=guessed) - sure)
         return {measure: stepped(*amounts.get(measure, (0, 0)), most) for measure, most in measures.items()}
 
-    def settle(self, permit: Permit, usage: Usage) -> None:
-        """By what the vendor has reported; for what it has not, by what came."""
+    def settle(self, permit: Permit, usage: Usage, *, wasted: bool = False) -> None:
+        """By what the vendor has reported; for what it has not, by what came.
+
+        ``wasted``: the answer did not come to its end.
+        """
         dialect, learned = self.dialect, self.learned
+        estimated = not (usage.has_input and usage.has_output)
         if usage.has_input and usage.has_output:
             counted = usage.amount("input_tokens", counts_cached=dialect.counts_cached)
             learned.add(self.letters, counted, usage)
@@ -87,6 +96,36 @@ class ModelCall:
             permit.settle(measure, usage.amount(measure, counts_cached=dialect.counts_cached))
         if self.price is not None and MICRO_USD in permit.estimated:
             permit.settle(MICRO_USD, usage.cost(self.price))
+        self._enter(usage, wasted=wasted, estimated=estimated)
+
+    def keep_estimate(self, *, wasted: bool) -> None:
+        """The answer says nothing of its usage. The reserve stays, and the ledger gets what was learned."""
+        learned = self.learned
+        usage = Usage(fresh=learned.input_of(self.letters), output=learned.next_output(self.asked.most))
+        self._enter(usage, wasted=wasted, estimated=True)
+
+    def _enter(self, usage: Usage, *, wasted: bool, estimated: bool) -> None:
+        if self.ledger is None:
+            return
+        price, cost, saved = self.price, 0, 0
+        if price is not None:
+            cost = usage.cost(price)
+            saved = micro_usd(price, fresh=usage.input, output=usage.output) - cost
+        used = Used(
+            calls=usage.calls,
+            fresh=usage.fresh,
+            cached=usage.cached,
+            written=usage.written,
+            output=usage.output,
+            micro_usd=cost,
+            wasted=usage.calls * wasted,
+            wasted_micro_usd=cost * wasted,
+            estimated=usage.calls * estimated,
+            estimated_micro_usd=cost * estimated,
+            unpriced=usage.calls * (price is None),
+            saved_micro_usd=saved,
+        )
+        self.ledger.add(self.model, self.dependency, self.options.get("tenant", ""), used)
 
 
 def settle_unanswered(permit: Permit) -> None:
@@ -148,9 +187,13 @@ class ModelBody(Body):
         super().broke(error)
 
     def __del__(self) -> None:
-        if self._events is not None and not self._settled and not self._permit.reported:
+        if not self._settled and not self._permit.reported:
+            self._settled = True
             call, permit, usage = self._call, self._permit, self._usage
-            self._agent.soon(lambda: call.settle(permit, usage))
+            if self._events is not None:
+                self._agent.soon(lambda: call.settle(permit, usage, wasted=not usage.has_output))
+            else:
+                self._agent.soon(lambda: call.keep_estimate(wasted=True))
         super().__del__()
 
     def _read_event(self, event: bytes) -> bool:
@@ -169,18 +212,24 @@ class ModelBody(Body):
         """Once. A whole answer that is left early was made all the same: its estimate stays."""
         if self._settled:
             return
-        if self._document is not None:
-            if not self._ended:
-                return
-            try:
-                self._document.read(self._call.dialect, self._usage)
-            except Exception:
-                return  # an answer that this agent does not know: its estimate stays
-            finally:
-                self._document = None
-            if not self._usage.has_input:
-                return
-        elif self._events is None:
-            return
         self._settled = True
-        self._call.settle(self._permit, self._usage)
+        if self._knows_usage():
+            # The usage comes last, and a client may leave after it.
+            wasted = self._events is not None and not (self._ended or self._usage.has_output)
+            self._call.settle(self._permit, self._usage, wasted=wasted)
+        else:
+            self._call.keep_estimate(wasted=not self._ended)
+
+    def _knows_usage(self) -> bool:
+        """Whether the answer has its usage, or could be counted as it came."""
+        if self._document is None:
+            return self._events is not None
+        if not self._ended:
+            return False
+        try:
+            self._document.read(self._call.dialect, self._usage)
+        except Exception:
+            return False  # an answer that this agent does not know
+        finally:
+            self._document = None
+        return self._usage.has_input

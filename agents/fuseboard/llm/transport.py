@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from fuseboard.agent import Agent
 from fuseboard.agent_api.options import CallOptions, TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
-from fuseboard.calling.classification import classify
+from fuseboard.calling.classification import MAY_BE_CHARGED, classify
 from fuseboard.calling.current_tenant import current_tenant
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.models import Model, price_at
@@ -126,6 +126,7 @@ class ModelGuard(Guard[Any]):
         name = model.name if model is not None else asked.model[:MAX_MODEL]
         price = price_at(model, time()) if model is not None else None
         options = self._options_now()
+        counters = getattr(self._agent, "counters", None)
         call = ModelCall(
             dialect,
             asked,
@@ -136,6 +137,7 @@ class ModelGuard(Guard[Any]):
             learned=self._estimates.find(dependency, dialect.path, name),
             hides=hides,
             options=options,
+            ledger=counters.usage if counters is not None else None,
         )
         tenant = options.get("tenant", "")
         measures = measures_of(snapshot, dependency, tenant, priced=price is not None)
@@ -174,11 +176,19 @@ class ModelGuard(Guard[Any]):
 
     async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
         try:
-            return await super()._send(request, given, permit)  # type: ignore[safe-super]
+            answer = await super()._send(request, given, permit)  # type: ignore[safe-super]
         except Exception as error:
-            if not classify(error).sent:
+            if classify(error).sent:
+                _keep_estimate(request)
+            else:
                 settle_unanswered(permit)
             raise
+        except BaseException:
+            _keep_estimate(request)
+            raise
+        if answer.status_code in MAY_BE_CHARGED:
+            _keep_estimate(request)
+        return answer
 
     def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
         if answer.status_code >= 300:
@@ -188,6 +198,13 @@ class ModelGuard(Guard[Any]):
     def _body_of(self, request: Any) -> Callable[..., Body]:
         call = request.extensions.get(_CALL)
         return Body if call is None else partial(ModelBody, call)
+
+
+def _keep_estimate(request: Any) -> None:
+    """The vendor has the request, and charges what it has made of it."""
+    call = request.extensions.get(_CALL)
+    if call is not None:
+        call.keep_estimate(wasted=True)
 
 
 def named_by(host: str) -> str:

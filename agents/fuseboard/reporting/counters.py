@@ -29,6 +29,7 @@ from fuseboard.contract.sync import (
 from fuseboard.contract.sync import Counters as WireCounters
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
+from fuseboard.reporting.usage_tallies import UsageTallies
 
 MAX_DEPENDENCIES = 500
 #: Failed calls that a heartbeat repeats, so that a lost one costs nothing.
@@ -79,6 +80,8 @@ class Counters:
         self._refused = dict.fromkeys(Reason, 0)
         self._dependencies: dict[str, _Dependency] = {}
         self._tallies = RequestTallies()
+        #: The usage of language models. It has a lock, because calls end in any thread.
+        self.usage = UsageTallies()
         # Belongs to the caller of ``wire``: the total at the last call, and decayed activity.
         self._activity: dict[str, tuple[int, float]] = {}
 

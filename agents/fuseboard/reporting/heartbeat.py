@@ -116,7 +116,7 @@ class Gateway:
         self._settings, self._counters, self._state = settings, counters, state
         self._refusals = refusals or RefusalSamples()
         self._primitives = primitives or PrimitiveFigures()
-        self._tallies = TenantTallies(counters)
+        self._tallies, self._usage = TenantTallies(counters), counters.usage
         self._began = monotonic()
         self._sequence = 0
         self._boot = uuid4().hex
@@ -134,6 +134,10 @@ class Gateway:
         farewell = self._connect(LEAVING_TIMEOUT_S, LEAVING_TIMEOUT_S)
         try:
             self._exchange(farewell, leaving=True)
+        except FailedHeartbeatError:
+            if self._usage.left:
+                log.warning("usage.lost: the ledger lacks what this pod used last: %d rows", self._usage.left)
+            raise
         finally:
             farewell.close()
 
@@ -165,6 +169,8 @@ class Gateway:
         answered_ns = monotonic_ns()
         response = read_answer(answer)
         self._tallies.taken()
+        if request.usage:
+            self._usage.taken(response.usage_taken)
         return Exchange(
             request=request,
             response=response,
@@ -193,6 +199,7 @@ class Gateway:
             refusals=self._refusals.drain(),
             failures=self._counters.failures(),
             tally=self._tallies.next(leaving=leaving),
+            usage=self._usage.next(leaving=leaving),
             primitives=self._primitives.wire(),
             **asdict(state),
         )
@@ -232,13 +239,22 @@ def read_answer(answer: HttpResponse) -> SyncResponse:
 
 
 def encode_bounded(request: SyncRequest) -> bytes:
-    """The request in at most ``FIELDS_BYTES``; ``contract/heartbeat_size.py`` says what is cut first."""
-    # A tally is small, and must not be cut: what it lists is sent only once.
-    tally = request.tally
-    cut, body = cut_to(request if tally is None else replace(request, tally=None), FIELDS_BYTES, encode)
+    """The request, its fields in at most ``FIELDS_BYTES``: ``contract/heartbeat_size.py`` says what is cut
+    first.
+    """
+    # Parts are small, and must not be cut: what they list is counted once.
+    parts = {"tally": request.tally, "usage": request.usage}
+    if request.tally is None and not request.usage:
+        return _cut(request, FIELDS_BYTES)[1]
+    room = min(FIELDS_BYTES, HEARTBEAT_BYTES - len(encode(parts)))
+    return encode(replace(_cut(replace(request, tally=None, usage=()), room)[0], **parts))
+
+
+def _cut(request: SyncRequest, most: int) -> tuple[SyncRequest, bytes]:
+    cut, body = cut_to(request, most, encode)
     if cut.cut:
-        log.info("heartbeat.cut %d entries, to stay below %d bytes", cut.cut, FIELDS_BYTES)
-    return body if tally is None else encode(replace(cut, tally=tally))
+        log.info("heartbeat.cut %d entries, to stay below %d bytes", cut.cut, most)
+    return cut, body
 
 
 def _encodable(text: str) -> str:

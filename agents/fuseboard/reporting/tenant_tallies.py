@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.tallies import MAX_TALLIED, Tally, TenantTally
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.numbered_parts import NumberedParts, take_rows
 
 #: Between two looks at all tenants.
 EVERY_S = 60.0
@@ -27,37 +28,39 @@ class TenantTallies:
         #: Tenant -> allowed and refused requests, as of the last look. As many as the counters have.
         self._seen: dict[str, tuple[int, int]] = {}
         self._waiting: deque[TenantTally] = deque()
-        self._number = 0
-        self._unanswered: Tally | None = None
+        #: One at most.
+        self._parts: NumberedParts[Tally] = NumberedParts()
         self._look_at = now()
 
     def next(self, *, leaving: bool = False) -> Tally | None:
         """The part for the next heartbeat: the last one again, until ``taken`` is called."""
         if leaving:
             return self._last()
-        if self._unanswered is None:
+        if not self._parts:
             if not self._waiting:
                 if self._now() < self._look_at:
                     return None
                 self._look()
-            self._unanswered = self._tally(MAX_TENANTS, MAX_BYTES)
-        return self._unanswered
+            self._add(MAX_TENANTS, MAX_BYTES)
+        return next(iter(self._parts))
 
     def _last(self) -> Tally:
         """The tenants that fit, and whether these are all."""
         self._look()
         # A gateway that has the unanswered part counts nothing else of its number.
-        last = self._unanswered or self._tally(MAX_TALLIED, LAST_BYTES)
+        if not self._parts:
+            self._add(MAX_TALLIED, LAST_BYTES)
+        last = next(iter(self._parts))
         return replace(last, partial=last.partial or bool(self._waiting))
 
-    def _tally(self, most: int, room: int) -> Tally:
-        self._number += 1
-        part = tuple(self._part(most, room))
-        return Tally(number=self._number, tenants=part, partial=self._counters.left_out_tenants)
+    def _add(self, most: int, room: int) -> None:
+        part = take_rows(self._waiting, most, room, _size)
+        partial = self._counters.left_out_tenants
+        self._parts.add(lambda number: Tally(number=number, tenants=part, partial=partial))
 
     def taken(self) -> None:
         """A gateway answered the heartbeat."""
-        self._unanswered = None
+        self._parts.taken()
 
     def _look(self) -> None:
         self._look_at = self._now() + EVERY_S
@@ -69,11 +72,6 @@ class TenantTallies:
                 asked = counted[0] - allowed + more
                 self._waiting.append(TenantTally(tenant, min(asked, _MAX_COUNT), min(more, _MAX_COUNT)))
 
-    def _part(self, most: int, room: int) -> list[TenantTally]:
-        part: list[TenantTally] = []
-        while self._waiting and len(part) < most:
-            room -= len(self._waiting[0].tenant.encode())
-            if room < 0:
-                break
-            part.append(self._waiting.popleft())
-        return part
+
+def _size(one: TenantTally) -> int:
+    return len(one.tenant.encode())

@@ -5,6 +5,7 @@ from psycopg import AsyncConnection
 
 from controlplane.fleet.models import OrderKind
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.postgres.usage_rows import erase_again
 from controlplane.gateway.servers.erasing import erase_tenant
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.refusals import top_lists
@@ -91,8 +92,10 @@ class Orders:
             if fleet is not None:
                 # A heartbeat that was not counted yet brings the tenant back into the present minute.
                 fleet.sums.tops.erase(tenant)
+                fleet.sums.usage.erase(tenant)
             await connection.execute(ERASE, erasing(environment, tenant, since=since))
             await connection.execute(top_lists.ERASE, top_lists.erasing(environment, tenant, since=since))
+            await erase_again(connection, environment, tenant)
 
     async def _do(
         self, connection: AsyncConnection, environment: str, kind: str, server: str, at: float

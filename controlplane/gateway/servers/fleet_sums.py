@@ -10,6 +10,7 @@ from controlplane.gateway.servers.series_spans import FleetSeries
 from controlplane.gateway.servers.server import KnownServer, contribution_of
 from controlplane.gateway.servers.tenant_hours import TenantHours
 from controlplane.gateway.servers.top_refusals import TopRefusals
+from controlplane.gateway.servers.usage_parts import UsageParts
 from fuseboard.contract.sync import SyncRequest
 
 
@@ -17,7 +18,8 @@ class FleetSums:
     """The sums over pods.
 
     ``record`` and ``refresh`` keep series, failed calls and totals. ``GatewayApp`` adds to the hours of
-    tenants and the samples of the top lists, and ``KnownServer.take`` to the events of locks.
+    tenants, the usage of models and the samples of the top lists, and ``KnownServer.take`` to the events of
+    locks.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,8 @@ class FleetSums:
         self.tops = TopRefusals()
         self.series, self.failed_calls = FleetSeries(self.tops), FailedCalls()
         self.tenant_hours = TenantHours()
+        #: The usage of language models.
+        self.usage = UsageParts()
         #: Outcomes of locks, and of work that must not be done twice, since this process started.
         self.primitive_events: Events = Counter()
 

@@ -17,6 +17,8 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.erasure import erase
 from controlplane.fleet.models import Figures
+from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.rows import AMOUNTS
 from controlplane.policies.models import Tier
 from controlplane.reconciliation.models import AllowedAlone
 from controlplane.refusals.models import TopList
@@ -42,6 +44,8 @@ ERASED = {
     "alerts_delivery": "document",
     "alerts_incident": "cause title",
     "fleet_figures": "document",
+    "ledger_usageday": "tenant",
+    "ledger_usagehour": "name",
     "reconciliation_allowedalone": "tenant",
     "refusals_refusalsample": "tenant rule",
     "refusals_toplist": "names",
@@ -72,7 +76,9 @@ STAYS = {
     "policies_environment": "frozen_reason",
     "schedules_schedule": "title document reason error",
     "audit_entry": "target_name before after reason",
-    # Names that services choose: of locks, routes and jobs, and of limits that count callers.
+    # Names that services choose: of models, locks, routes and jobs, and of limits that count callers.
+    "ledger_usageday": "model",
+    "ledger_usagehour": "model",
     "fleet_server": "load primitives alone",
     "refusals_refusalsample": "endpoint",
     "backlogs_backlog": "document",
@@ -101,6 +107,7 @@ LOOKED_AT = frozenset(
     accounts_agenttoken accounts_apitoken accounts_kept accounts_login accounts_ticket accounts_user
     approvals_rule alerts_evaluation alerts_receiver alerts_route audit_chainhead audit_export_export
     breakers_streamposition breakers_transition fleet_event fleet_gatewayorder fleet_redisnode
+    ledger_usagereceipt
     policies_dependency policies_runbook policies_runbookrevision policies_subjectlimit
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts
@@ -201,6 +208,9 @@ def seed(production: str) -> None:
     span = {"environment": production, "tenant": ACME, "grain_s": 10, "at": now, "asked": 1, "refused": 1}
     Demand.objects.create(**span)
     RuleDemand.objects.create(**span, rule="requests", shadow=0)
+    used = dict.fromkeys(AMOUNTS, 1) | {"environment": production, "model": "m", "dependency": "llm"}
+    UsageHour.objects.create(at=now, whose=Whose.TENANT, name=ACME, **used)
+    UsageDay.objects.create(day=now.date(), tenant=ACME, **used)
     summary(ACME, "globex")
     send_due(MORNING)
 

@@ -1,0 +1,118 @@
+"""What the pods of one environment used of language models, until Postgres has it.
+
+A part is answered only when Postgres has it, so nothing here must survive a crash: pods send it again. For
+the same reason, a part for which there is no room is left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from controlplane.series.kinds import tenant_number
+from fuseboard.contract.sync import SyncRequest
+from fuseboard.contract.usage import UsagePart, UsageRow
+
+HOUR_S = 3_600
+#: Rows in memory, about 50 MB. Without Postgres, the others stay in their pods.
+MAX_WAITING = 100_000
+#: Processes whose last number is remembered. A part of another one is written, and refused as counted.
+MAX_KNOWN = 50_000
+#: Models of one environment since the start of this process. Pods are not trusted: they could invent some.
+MAX_MODELS = 2_000
+#: The oldest hour that a pod can report, as an age.
+MAX_AGO_S = 7 * 86_400
+
+#: Server and boot.
+Process = tuple[str, str]
+
+
+class WaitingPart(Struct, frozen=True, gc=False):
+    process: Process
+    number: int
+    service: str
+    #: The start of the hour in unix seconds.
+    hour: int
+    rows: tuple[UsageRow, ...]
+
+
+class UsageParts:
+    def __init__(self) -> None:
+        #: In the order of their arrival. Those of one process come in the order of their numbers.
+        self._waiting: dict[tuple[Process, int], WaitingPart] = {}
+        self._rows = 0
+        #: The last part of a process that Postgres has, as far as this gateway knows.
+        self._written: dict[Process, int] = {}
+        self._models: set[tuple[str, str]] = set()
+        #: Parts that had no room.
+        self.left_out = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def record(self, beat: SyncRequest, wall: float) -> int:
+        """Take the parts of a heartbeat, also of a stale one. Returns the number of the last in Postgres."""
+        process = (beat.server, beat.boot)
+        written = self._written.get(process, 0)
+        for part in beat.usage:
+            if part.number <= written or (process, part.number) in self._waiting:
+                continue
+            if self._rows + len(part.rows) > MAX_WAITING:
+                # Those after it must wait too: Postgres takes numbers that rise.
+                self.left_out += 1
+                break
+            self._add(process, beat.service, part, wall)
+        return written
+
+    def some(self, rows: int) -> list[WaitingPart]:
+        """The oldest parts with at least one, and with about this many rows."""
+        found: list[WaitingPart] = []
+        for part in self._waiting.values():
+            found.append(part)
+            rows -= len(part.rows)
+            if rows <= 0:
+                break
+        return found
+
+    def written(self, parts: Iterable[WaitingPart]) -> None:
+        """Postgres has these, or refuses them for ever."""
+        for part in parts:
+            if self._waiting.pop((part.process, part.number), None) is not None:
+                self._rows -= len(part.rows)
+            self._written[part.process] = max(part.number, self._written.pop(part.process, 0))
+        for process in list(islice(self._written, max(0, len(self._written) - MAX_KNOWN))):
+            del self._written[process]
+
+    def erase(self, tenant: int) -> bool:
+        """Forget the name of a tenant. Returns whether it was there."""
+        erased = False
+        for key, part in self._waiting.items():
+            rows = tuple(
+                replace(row, tenant="") if row.tenant and tenant_number(row.tenant) == tenant else row
+                for row in part.rows
+            )
+            if rows != part.rows:
+                self._waiting[key] = replace(part, rows=rows)
+                erased = True
+        return erased
+
+    def _add(self, process: Process, service: str, part: UsagePart, wall: float) -> None:
+        hour = int(wall - min(part.ago_s, MAX_AGO_S)) // HOUR_S * HOUR_S
+        self._waiting[process, part.number] = WaitingPart(
+            process, part.number, service, hour, self._bounded(part.rows)
+        )
+        self._rows += len(part.rows)
+
+    def _bounded(self, rows: Sequence[UsageRow]) -> tuple[UsageRow, ...]:
+        """The rows, without the names of models if there are too many."""
+        kept = []
+        for row in rows:
+            model = (row.model, row.dependency)
+            if model not in self._models:
+                if len(self._models) >= MAX_MODELS:
+                    kept.append(replace(row, model="", dependency=""))
+                    continue
+                self._models.add(model)
+            kept.append(row)
+        return tuple(kept)
