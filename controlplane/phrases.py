@@ -60,6 +60,15 @@ def size(number: int) -> str:
     return f"{rounded(amount, 3)} {unit}"
 
 
+def usd(micro_usd: int) -> str:
+    """``1,234.50 USD``, ``0.0042 USD``, ``0 USD``: at least two digits that say something."""
+    sign, amount = "-" if micro_usd < 0 else "", abs(micro_usd)
+    if not amount:
+        return "0 USD"
+    digits = f"{amount / 1_000_000:,.2f}" if amount >= 100_000 else f"{amount / 1_000_000:.6f}".rstrip("0")
+    return f"{sign}{digits} USD"
+
+
 def percent(share: float) -> str:
     """``100 %``, ``16.4 %``, ``3 %``, ``0.33 %``. Only the whole is 100 %, and only nothing is 0 %."""
     hundredths = share * 100

@@ -67,6 +67,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("tiers", "Tiers", "plans quota"),
         PageLink("templates", "Templates", "limits"),
         PageLink("models", "Models", "llm prices aliases usd tokens pool price list"),
+        PageLink("costs", "Costs", "models llm tokens money usd bill spend ledger tenants month"),
         PageLink("budgets", "Budgets", "costs spent money tokens usage projected month"),
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),

@@ -39,7 +39,16 @@ from dashboard.views.history import (
     schedules,
     undo,
 )
-from dashboard.views.limits import budget_form, budgets, counters, defaults, hot_keys, limit_templates, models
+from dashboard.views.limits import (
+    budget_form,
+    budgets,
+    costs,
+    counters,
+    defaults,
+    hot_keys,
+    limit_templates,
+    models,
+)
 from dashboard.views.people import people, saved_views, tokens
 from dashboard.views.refusals import erasures, error_budgets, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
@@ -74,6 +83,7 @@ urlpatterns = [
     path("retries", overview.retries, name="retries"),
     path("locks", overview.locks, name="locks"),
     path("limits", overview.limits, name="limits"),
+    path("costs", costs.costs, name="costs"),
     path("budgets", budgets.budgets_page, name="budgets"),
     path("budgets/new", budget_form.add_budget, name="add_budget"),
     path("hot-keys", hot_keys.hot_keys, name="hot_keys"),

@@ -65,6 +65,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "help": "/help",
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
+    "costs": "/costs",
     "budgets": "/budgets",
     "add_budget": "/budgets/new",
     "changes": "/changes",

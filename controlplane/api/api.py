@@ -33,7 +33,7 @@ from controlplane.api.routes.fleet import (
     weekly,
 )
 from controlplane.api.routes.history import audit, change_requests, edit_freeze, markers, revisions, schedules
-from controlplane.api.routes.limits import configuration, counters, limit_templates, models, subjects
+from controlplane.api.routes.limits import configuration, costs, counters, limit_templates, models, subjects
 from controlplane.api.routes.people import people, tokens
 from controlplane.api.routes.refusals import erasures, error_budgets, refusals
 from controlplane.api.routes.tenants import plans, tenants, tiers, usage
@@ -139,6 +139,7 @@ for address, router, tag in (
     ("revisions", revisions.router, "configuration"),
     ("refusals", refusals.router, "refusals"),
     ("error-budgets", error_budgets.router, "refusals"),
+    ("costs", costs.router, "fleet"),
     ("counters", counters.router, "subject limits"),
     ("erasures", erasures.router, "refusals"),
     ("requests", change_requests.router, "change requests"),

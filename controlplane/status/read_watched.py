@@ -21,6 +21,7 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
+from controlplane.ledger.reading import read_jump, read_spent_today, read_unpriced
 from controlplane.refusals.callers import RefusedCaller, most_refused
 from controlplane.same_fields import made_from
 from controlplane.series.recent import recent_calls
@@ -68,6 +69,20 @@ def _callers(environment: str) -> tuple[RefusedCaller, ...]:
     return most_refused(environment, now - _REFUSED_FOR, now)
 
 
+def _spending(environment: str) -> dict[str, Any]:
+    """The figures of the ledger, as fields of ``Watched``."""
+    now = datetime.now(UTC)
+    return {
+        "spent_today": read_spent_today(environment, now),
+        "unpriced": read_unpriced(environment, now),
+        "spend_jump": read_jump(environment, now),
+    }
+
+
+def _spending_of(before: Watched) -> dict[str, Any]:
+    return {name: getattr(before, name) for name in ("spent_today", "unpriced", "spend_jump")}
+
+
 class _Reader:
     """The last reading of this process, by environment."""
 
@@ -100,6 +115,7 @@ class _Reader:
                 spent=spent,
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
                 callers=seen.kept("series", lambda: _callers(environment), before.callers),
+                **seen.kept("series", lambda: _spending(environment), _spending_of(before)),
                 blind=tuple(seen.blind.values()),
             )
             if "budgets" not in seen.blind:

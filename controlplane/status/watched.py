@@ -6,6 +6,7 @@ from typing import Literal
 
 from django.conf import settings
 
+from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.refusals.callers import RefusedCaller
 
 #: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too. ``redis`` is
@@ -151,5 +152,10 @@ class Watched:
     expiring: tuple[Expiry, ...] = ()
     #: Callers that were refused most in the last 10 minutes, by digest.
     callers: tuple[RefusedCaller, ...] = ()
+    #: The cost of calls to models today, in micro-USD; ``None`` if there were none.
+    spent_today: int | None = None
+    #: Models that had calls without a price within two hours, and the hour that cost most above its usual.
+    unpriced: tuple[Unpriced, ...] = ()
+    spend_jump: SpendJump | None = None
     #: Sources whose figures above are older, or missing.
     blind: tuple[Blind, ...] = ()

@@ -167,6 +167,7 @@ _FRAME_ONLY = (
     "budgets",
     "bulk",
     "changes",
+    "costs",
     "dependency",
     "drills",
     "edit_freeze",

@@ -25,6 +25,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budgets": ("Budgets", ()),
     "backlogs": ("Backlogs", ()),
     "bulkheads": ("Bulkheads", ()),
+    "costs": ("Costs", ("by", "month", "day", "model", "tenant", "service")),
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),
     "hot_keys": ("Hot keys", ()),
     "limits": ("Use now", ()),

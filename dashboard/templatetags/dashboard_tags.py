@@ -18,7 +18,7 @@ from controlplane.alerts.people.routing import NO_RECEIVER
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
-from controlplane.phrases import listed, number, percent
+from controlplane.phrases import listed, number, percent, usd
 from controlplane.phrases import size as byte_size
 from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
@@ -57,6 +57,7 @@ register.simple_tag(link_of, name="alert_url")
 register.filter("element_id", element_id)
 register.filter("rate", number)
 register.filter("listed", listed)
+register.filter("usd", usd)
 register.filter("percent", lambda number: percent(number / 100))
 register.filter("no_data", no_data_words)
 

@@ -54,6 +54,7 @@ PAGES = {
     "reconciliation": "/reconciliation",
     "weekly": "/weekly-summary",
     "alert_rules": "/alerts/rules?edit=429",
+    "costs": "/costs",
     "budgets": "/budgets",
     "add_budget": "/budgets/new",
     "edit": "/edit/tier?key=pro",

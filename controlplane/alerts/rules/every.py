@@ -17,6 +17,7 @@ from controlplane.alerts.rules.protection import PROTECTION_RULES
 from controlplane.alerts.rules.redis import STORE_RULES
 from controlplane.alerts.rules.rule import Rule, Timing, rule_of
 from controlplane.alerts.rules.sources import AUDIT_EXPORT, SOURCE_RULES, blind_rule
+from controlplane.alerts.rules.spending import SPENDING_RULES
 from controlplane.alerts.rules.traffic import TRAFFIC_RULES
 
 #: In this order: those before the rule about figures that are missing, and those after it.
@@ -32,6 +33,7 @@ _AFTER: tuple[Rule[Any], ...] = (
     *SOURCE_RULES,
     *STORE_RULES,
     *TRAFFIC_RULES,
+    *SPENDING_RULES,
     *EXPIRY_RULES,
 )
 RULES: tuple[Rule[Any], ...] = (*_BEFORE, blind_rule((*_BEFORE, *_AFTER)), *_AFTER)

@@ -17,6 +17,7 @@ SubjectKind = Literal[
     "breaker",
     "budgets",
     "configuration",
+    "costs",
     "hot_keys",
     "locks",
     "quota",

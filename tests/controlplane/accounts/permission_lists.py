@@ -188,6 +188,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/refusals/counts", None, "viewer"),
     ("GET", f"{API}/refusals/top", None, "viewer"),
     ("GET", f"{API}/error-budgets", None, "viewer"),
+    ("GET", f"{API}/costs", None, "viewer"),
     ("GET", f"{API}/refusals/samples/999999", None, "viewer"),
     ("POST", f"{API}/counters/clear", {"tenant": "acme", "limit": "requests", **WHY}, "operator"),
     ("POST", f"{API}/erasures", {"kind": "ip", "value": "203.0.113.7", **WHY}, "admin"),
@@ -297,6 +298,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/weekly-summary", None, "viewer"),
     ("POST", "/weekly-summary", {"receiver": "gone"}, "admin"),
     ("GET", "/weekly-summary.md", None, "viewer"),
+    ("GET", "/costs", None, "viewer"),
     ("GET", "/budgets", None, "viewer"),
     ("GET", "/budgets/new", None, "admin"),
     (

@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, TenantFigures
+from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.refusals.dependencies import RefusedBy
 from controlplane.status.facts import Dependency, Facts, Server, Transition
@@ -73,6 +74,16 @@ def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60) -> Facts
         ends=ends,
     )
     return facts(watched=Watched(spent=(one,)))
+
+
+def jumped(usd: int) -> Facts:
+    """An hour that usually costs 10 USD."""
+    one = SpendJump(at=NOW, micro_usd=usd * 1_000_000, usual_micro_usd=10_000_000, model="gpt-5.2")
+    return facts(watched=Watched(spend_jump=one))
+
+
+def unpriced(model: str, calls: int) -> Facts:
+    return facts(watched=Watched(unpriced=(Unpriced(model=model, dependency="openai", calls=calls),)))
 
 
 def expires(kind: str, days: float) -> Facts:
@@ -229,6 +240,13 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         sends(4.9, 0.1),
     ),
     (
+        ("spend-jump", "warning"),
+        jumped(31),
+        "Calls to models cost 31.00 USD in the hour from 03:12 UTC on 20 November. 10.00 USD in the mean of"
+        " the same hour of the last 4 weeks. gpt-5.2 costs most of it.",
+        jumped(30),
+    ),
+    (
         ("token", "critical"),
         expires("API token", 4.9),
         "API token shop expires in 4 days. At 00:48 UTC on 25 November. After that, what uses it is refused."
@@ -248,6 +266,20 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "Agent token shop expires in 20 days. At 00:48 UTC on 11 December. After that, what uses it is"
         " refused. It is the next one of its kind.",
         expires("agent token", 21),
+    ),
+    (
+        ("unpriced-model", "warning"),
+        unpriced("gpt-9", 1_200),
+        "gpt-9 has no price. 1,200 calls to openai in this hour and the last one cost nothing in the ledger and"
+        " in budgets.",
+        facts(),
+    ),
+    (
+        ("unpriced-model", "warning"),
+        unpriced("", 1),
+        "A model without a name has no price. 1 call to openai in this hour and the last one cost nothing in"
+        " the ledger and in budgets.",
+        facts(),
     ),
     (
         ("vendor-429", "critical"),

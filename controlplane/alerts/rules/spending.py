@@ -1,0 +1,64 @@
+"""Alert rules about what calls to language models cost."""
+
+from typing import Any
+
+from controlplane.alerts.rules.rule import Headline, Rule, Scope, Subject, Timing, jumping
+from controlplane.ledger.reading import SpendJump, Unpriced
+from controlplane.phrases import count, moment, usd
+
+_EACH_UNPRICED = Scope[Unpriced](
+    each=lambda status: status.facts.watched.unpriced,
+    key=lambda one: f"{one.dependency}/{one.model}",
+    subject=lambda _: Subject(kind="costs"),
+)
+_JUMP = Scope[SpendJump](
+    each=lambda status: [one for one in (status.facts.watched.spend_jump,) if one is not None],
+    key=lambda _: "",
+    # The page lists tenants. No text names one, so an erasure has nothing to find.
+    subject=lambda _: Subject(kind="costs"),
+)
+
+
+def _name(model: str) -> str:
+    return model or "A model without a name"
+
+
+SPENDING_RULES: tuple[Rule[Any], ...] = (
+    Rule[SpendJump](
+        key="spend-jump",
+        describes="calls to models cost many times what is usual in this hour of the week",
+        # Times the same hour of the last four weeks; at least a few dollars.
+        threshold=jumping(warning=3.0, unit="times the usual hour", scale=1.0, least=1.5, most=10_000.0),
+        value=lambda jump: jump.times,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=300),
+        needs="series",
+        needs_gateway=False,
+        scope=_JUMP,
+        text=lambda jump: f"Calls to models cost {usd(jump.micro_usd)} in the hour from {moment(jump.at)}",
+        detail=lambda jump: (
+            f"{usd(jump.usual_micro_usd)} in the mean of the same hour of the last 4 weeks."
+            f" {_name(jump.model)} costs most of it."
+        ),
+        headline=lambda jump: Headline("Calls to models", "cost", "many times the usual"),
+        weight=435,
+        handled="Budgets and quotas in micro_usd refuse what is over them. Without any, calls go on.",
+        runbook="spend-jump",
+    ),
+    Rule[Unpriced](
+        key="unpriced-model",
+        describes="calls to a model have no price, so that no budget counts them",
+        severity="warning",
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=60),
+        needs="series",
+        needs_gateway=False,
+        scope=_EACH_UNPRICED,
+        text=lambda one: f"{_name(one.model)} has no price",
+        detail=lambda one: (
+            f"{count(one.calls, 'call', grouped=True)} to {one.dependency or 'a vendor'} in this hour and the"
+            " last one cost nothing in the ledger and in budgets."
+        ),
+        headline=lambda one: Headline(_name(one.model), "has", "no price"),
+        weight=485,
+        runbook="unpriced-model",
+    ),
+)

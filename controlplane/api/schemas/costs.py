@@ -1,0 +1,96 @@
+"""The documents of the ledger of models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from ninja import Schema
+
+from controlplane.api.schemas import FromObject
+from controlplane.ledger.reading import Costs, Line, Summary, Sums, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsFound:
+    wanted: Wanted
+    costs: Costs
+    summary: Summary
+
+
+class SumsOut(Schema):
+    calls: int
+    #: Tokens of the input: neither read from the vendor's cache nor written to it, read, and written.
+    fresh: int
+    cached: int
+    written: int
+    output: int
+    #: By the prices at the time of each call.
+    micro_usd: int
+    #: Calls whose answer was cut or left before its end, and what they cost.
+    wasted: int
+    wasted_micro_usd: int
+    #: Calls whose usage the vendor did not report, and what they cost.
+    estimated: int
+    estimated_micro_usd: int
+    #: Calls without a price, which are not in micro_usd.
+    unpriced: int
+    #: What the vendor's cache saved.
+    saved_micro_usd: int
+
+
+class CostLineOut(SumsOut):
+    #: The model, tenant or service, empty for those without a name; or the day.
+    name: str
+    #: Of a model: the dependency that its calls belong to.
+    dependency: str
+
+
+class CostsOut(FromObject):
+    by: str
+    since: date
+    until: date
+    total: SumsOut
+    lines: list[CostLineOut]
+    #: There are more lines, which are in the total.
+    cut: bool
+    #: The present month and day, whatever was asked for.
+    month: SumsOut
+    today: SumsOut
+    #: At the end of the month, if each day costs what the last 7 did. Null if no whole day is known.
+    projected_micro_usd: int | None
+
+    @staticmethod
+    def resolve_by(found: CostsFound) -> str:
+        return found.wanted.by
+
+    @staticmethod
+    def resolve_since(found: CostsFound) -> date:
+        return found.wanted.since
+
+    @staticmethod
+    def resolve_until(found: CostsFound) -> date:
+        return found.wanted.until
+
+    @staticmethod
+    def resolve_total(found: CostsFound) -> Sums:
+        return found.costs.total
+
+    @staticmethod
+    def resolve_lines(found: CostsFound) -> Sequence[Line]:
+        return found.costs.lines
+
+    @staticmethod
+    def resolve_cut(found: CostsFound) -> bool:
+        return found.costs.cut
+
+    @staticmethod
+    def resolve_month(found: CostsFound) -> Sums:
+        return found.summary.month
+
+    @staticmethod
+    def resolve_today(found: CostsFound) -> Sums:
+        return found.summary.today
+
+    @staticmethod
+    def resolve_projected_micro_usd(found: CostsFound) -> int | None:
+        return found.summary.projected

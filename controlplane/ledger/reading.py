@@ -1,0 +1,250 @@
+"""Reads the ledger: what calls to models used and cost, by model, tenant, service or day."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from django.db.models import Case, F, Min, QuerySet, Sum, When
+from django.db.models.functions import TruncDate
+
+from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.rows import AMOUNTS
+
+#: What lines can be about.
+GROUPS = ("model", "tenant", "service", "day")
+#: Whole days whose mean a projection continues.
+RECENT_D = 7
+#: Weeks whose same hour says what is usual, and the sum of an hour below which nothing jumps.
+USUAL_WEEKS = 4
+MIN_JUMP_MICRO_USD = 5_000_000
+#: Models without a price that are named.
+MAX_UNPRICED = 20
+
+_SUMS: dict[str, Any] = {f"sum_{name}": Sum(name) for name in AMOUNTS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """See ``fuseboard.contract.usage.UsageRow``."""
+
+    calls: int = 0
+    fresh: int = 0
+    cached: int = 0
+    written: int = 0
+    output: int = 0
+    micro_usd: int = 0
+    wasted: int = 0
+    wasted_micro_usd: int = 0
+    estimated: int = 0
+    estimated_micro_usd: int = 0
+    unpriced: int = 0
+    saved_micro_usd: int = 0
+
+    @property
+    def input(self) -> int:
+        return self.fresh + self.cached + self.written
+
+    @property
+    def cached_share(self) -> float:
+        return self.cached / self.input if self.input else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Sums):
+    #: The model, tenant or service; empty for what has no name. The day, as 2026-11-29.
+    name: str
+    #: Of a model: where its calls went.
+    dependency: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which part of the ledger, and what its lines are about. ``None`` is any; empty is what has no name."""
+
+    by: str
+    since: date
+    #: The last day.
+    until: date
+    model: str | None = None
+    tenant: str | None = None
+    service: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in GROUPS:
+            raise ValueError(f"Choose one of: {', '.join(GROUPS)}.")
+        if self._by_hours and (self.tenant is not None or self.by == "tenant"):
+            raise ValueError("Choose a tenant or a service: the ledger does not keep both of one call.")
+
+    @property
+    def _by_hours(self) -> bool:
+        return self.by == "service" or self.service is not None
+
+    def rows(self, environment: str) -> QuerySet[Any]:
+        if self._by_hours:
+            found: QuerySet[Any] = UsageHour.objects.filter(
+                environment=environment,
+                whose=Whose.SERVICE,
+                at__gte=_midnight(self.since),
+                at__lt=_midnight(self.until + timedelta(days=1)),
+            )
+            if self.service is not None:
+                found = found.filter(name=self.service)
+        else:
+            found = UsageDay.objects.filter(environment=environment, day__gte=self.since, day__lte=self.until)
+            if self.tenant is not None:
+                found = found.filter(tenant=self.tenant)
+        return found if self.model is None else found.filter(model=self.model)
+
+    def grouped(self, environment: str) -> QuerySet[Any]:
+        rows = self.rows(environment)
+        if self.by == "day":
+            day = TruncDate("at", tzinfo=UTC) if self._by_hours else F("day")
+            days: QuerySet[Any] = rows.values(line=day).annotate(**_SUMS)
+            return days.order_by("-line")
+        names = {"model": ("model", "dependency"), "tenant": ("tenant",), "service": ("name",)}[self.by]
+        order = ("-sum_micro_usd", "-sum_output", "-sum_fresh", *names)
+        found: QuerySet[Any] = rows.values(*names).annotate(**_SUMS)
+        if self.by == "model":
+            # A cost that is not known is worse than one that is high.
+            found = found.annotate(known=Case(When(sum_unpriced__gt=0, then=0), default=1))
+            order = ("known", *order)
+        return found.order_by(*order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    lines: Sequence[Line]
+    #: There are more lines.
+    cut: bool
+    #: Of all lines, listed or not.
+    total: Sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The present month and the present day, in UTC."""
+
+    month: Sums
+    today: Sums
+    #: Micro-USD at the end of the month, if each day costs what the last ones did; ``None`` if no whole day
+    #: is known.
+    projected: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpriced:
+    model: str
+    dependency: str
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendJump:
+    """The hour of the last two that is most above what is usual in it."""
+
+    #: Its start, in unix seconds.
+    at: float
+    micro_usd: int
+    usual_micro_usd: int
+    #: The model that cost most.
+    model: str
+
+    @property
+    def times(self) -> float:
+        """How many times what is usual. Below a few dollars, nothing is unusual."""
+        return self.micro_usd / max(self.usual_micro_usd, MIN_JUMP_MICRO_USD / 3)
+
+
+def month_of(day: date) -> tuple[date, date]:
+    """The first and the last day of its month."""
+    first = day.replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
+
+
+def read_costs(environment: str, wanted: Wanted, *, most: int) -> Costs:
+    rows = list(wanted.grouped(environment)[: most + 1])
+    total = wanted.rows(environment).aggregate(**_SUMS)
+    return Costs(
+        lines=[_line(wanted.by, row) for row in rows[:most]], cut=len(rows) > most, total=_sums(total)
+    )
+
+
+def read_summary(environment: str, now: datetime) -> Summary:
+    today = now.astimezone(UTC).date()
+    first, last = month_of(today)
+    month = Wanted(by="day", since=first, until=last).rows(environment).aggregate(**_SUMS)
+    day = Wanted(by="day", since=today, until=today).rows(environment).aggregate(**_SUMS)
+    recent = Wanted(by="day", since=today - timedelta(days=RECENT_D), until=today - timedelta(days=1)).rows(
+        environment
+    )
+    found = recent.aggregate(cost=Sum("micro_usd"), since=Min("day"))
+    projected = None
+    if found["since"] is not None:
+        per_day = int(found["cost"]) / (today - found["since"]).days
+        left = (_midnight(last + timedelta(days=1)) - now).total_seconds() / 86_400
+        projected = round(_sums(month).micro_usd + per_day * left)
+    return Summary(month=_sums(month), today=_sums(day), projected=projected)
+
+
+def read_spent_today(environment: str, now: datetime) -> int | None:
+    """Micro-USD since midnight in UTC; ``None`` without a call."""
+    rows = UsageDay.objects.filter(environment=environment, day=now.astimezone(UTC).date())
+    found = rows.aggregate(cost=Sum("micro_usd"))["cost"]
+    return None if found is None else int(found)
+
+
+def read_unpriced(environment: str, now: datetime) -> tuple[Unpriced, ...]:
+    """The models that had calls without a price in this hour or the last one, the busiest first."""
+    rows = UsageHour.objects.filter(
+        environment=environment, whose=Whose.SERVICE, at__gte=_hour(now) - timedelta(hours=1), unpriced__gt=0
+    )
+    found = rows.values("model", "dependency").annotate(calls_unpriced=Sum("unpriced"))
+    return tuple(
+        Unpriced(model=row["model"], dependency=row["dependency"], calls=int(row["calls_unpriced"]))
+        for row in found.order_by("-calls_unpriced", "model", "dependency")[:MAX_UNPRICED]
+    )
+
+
+def read_jump(environment: str, now: datetime) -> SpendJump | None:
+    """``None`` if nothing was spent, or the ledger does not know what is usual yet."""
+    hours = [_hour(now), _hour(now) - timedelta(hours=1)]
+    before = {hour: [hour - timedelta(weeks=week) for week in range(1, USUAL_WEEKS + 1)] for hour in hours}
+    services = UsageHour.objects.filter(environment=environment, whose=Whose.SERVICE)
+    all_hours = [*hours, *(earlier for found in before.values() for earlier in found)]
+    rows = services.filter(at__in=all_hours).values("at").annotate(cost=Sum("micro_usd"))
+    spent = {row["at"]: int(row["cost"]) for row in rows.order_by()}
+    first = services.aggregate(first=Min("at"))["first"] if any(spent.get(hour) for hour in hours) else None
+    jumps = []
+    for hour in hours:
+        known = [earlier for earlier in before[hour] if first is not None and earlier >= first]
+        if known and spent.get(hour):
+            usual = sum(spent.get(earlier, 0) for earlier in known) // len(known)
+            model = services.filter(at=hour).values("model").annotate(cost=Sum("micro_usd"))
+            most = model.order_by("-cost", "model").values_list("model", flat=True).first() or ""
+            jumps.append(
+                SpendJump(at=hour.timestamp(), micro_usd=spent[hour], usual_micro_usd=usual, model=most)
+            )
+    return max(jumps, key=lambda jump: jump.times, default=None)
+
+
+def _line(by: str, row: dict[str, Any]) -> Line:
+    name = {"model": "model", "tenant": "tenant", "service": "name", "day": "line"}[by]
+    dependency = row["dependency"] if by == "model" else ""
+    return Line(name=str(row[name]), dependency=dependency, **_numbers(row))
+
+
+def _sums(row: dict[str, Any]) -> Sums:
+    return Sums(**_numbers(row))
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, int]:
+    return {field.name: int(row[f"sum_{field.name}"] or 0) for field in fields(Sums)}
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
+
+
+def _hour(now: datetime) -> datetime:
+    return now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

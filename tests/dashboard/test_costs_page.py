@@ -1,0 +1,130 @@
+"""The page of costs: what models cost this month, by whom, and what of it is wasted, saved or not known."""
+
+import csv
+import re
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+from shown import text_of
+
+from controlplane.status.read_watched import forget
+from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
+
+
+def page(log_in: Any, query: str = "") -> str:
+    answer = log_in("vera").get(f"/costs{query}")
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def rows(html: str) -> list[str]:
+    return [text_of(row) for row in re.findall(r"<tr data-row.*?</tr>", html, re.DOTALL)]
+
+
+@pytest.fixture
+def month(production: str) -> None:
+    put_day(
+        today(),
+        tenant="acme-retail",
+        calls=1_204,
+        fresh=900,
+        cached=300,
+        output=40,
+        micro_usd=12_500_000,
+        saved_micro_usd=1_620_000,
+        wasted=3,
+        wasted_micro_usd=40_000,
+        estimated=301,
+        estimated_micro_usd=51_000,
+    )
+    put_day(today(), tenant="globex", model="nobody-knows", calls=2, unpriced=2, fresh=7)
+    put_day(today(), tenant="", micro_usd=500_000)
+    put_hour(datetime.now(UTC), service="shop", micro_usd=13_000_000, calls=1_207)
+
+
+def test_without_a_call_the_page_says_how_pods_report_them(log_in: Any, production: str) -> None:
+    shown = text_of(page(log_in))
+    assert "No call to a model is counted here." in shown
+    assert "too early" in shown
+
+
+def test_the_month_is_summed_and_listed_by_model_those_without_a_price_first(
+    log_in: Any, month: None
+) -> None:
+    html = page(log_in)
+    shown = text_of(html)
+    assert "13.00 USD this month" in shown
+    assert "2 calls had no price, and cost nothing here." in shown
+    for figure in (
+        "This month 13.00 USD 1,207 calls",
+        "Saved by caching 1.62 USD 24.9 % of input is cached",
+        "Wasted 0.04 USD 3 answers cut or left",
+        "Estimated 0.051 USD 301 calls without usage",
+    ):
+        assert figure in shown
+    first, second = rows(html)
+    assert first.startswith("nobody-knows openai 0 USD 0 % 2 7 0")
+    assert "no price for 2 calls" in first
+    assert second.startswith("gpt-5.2 openai 13.00 USD 100 % 1,205 1,200 40 25 % 1.62 USD 0.04 USD")
+    assert "25 % of calls estimated" in second
+
+
+def test_a_link_leads_from_a_line_to_those_behind_it(log_in: Any, month: None) -> None:
+    html = page(log_in, "?by=tenant")
+    assert [row.split(" ")[0] for row in rows(html)] == ["acme-retail", "no", "globex"]
+    (href,) = re.findall(r'href="(/costs\?[^"]*tenant=acme-retail[^"]*)"', html)
+    html = log_in("vera").get(href.replace("&amp;", "&")).content.decode()
+    (row,) = rows(html)
+    assert row.startswith("gpt-5.2 openai 12.50 USD 100 %")
+    assert "Tenant acme-retail: remove this filter" in text_of(html)
+    assert "By service" not in text_of(html), "the ledger does not keep both of one call"
+
+
+def test_lines_are_by_service_and_by_day(log_in: Any, month: None) -> None:
+    (row,) = rows(page(log_in, "?by=service"))
+    assert row.startswith("shop 13.00 USD 100 % 1,207")
+    (row,) = rows(page(log_in, "?by=day"))
+    assert row.startswith(f"{today():%-d %B} 13.00 USD")
+    (row,) = rows(page(log_in, f"?by=tenant&day={today()}&model=nobody-knows"))
+    assert row.startswith("globex")
+
+
+def test_an_older_month_has_its_own_lines(log_in: Any, month: None) -> None:
+    before = days_ago(40)
+    put_day(before, tenant="initech", micro_usd=2_000_000)
+    html = page(log_in, f"?by=tenant&month={before:%Y-%m}")
+    (row,) = rows(html)
+    assert row.startswith("initech 2.00 USD")
+    assert f"{before:%B %Y}, UTC: 2.00 USD for 1 call" in text_of(html)
+    assert "13.00 USD this month" in text_of(html)
+
+
+@pytest.mark.parametrize(
+    "query", ["by=pod", "month=13", "day=x", "by=service&tenant=a", "by=tenant&service=a"]
+)
+def test_an_address_that_makes_no_sense_shows_the_month(log_in: Any, month: None, query: str) -> None:
+    assert "Costs by" in page(log_in, f"?{query}")
+
+
+def test_the_file_has_every_line(log_in: Any, month: None) -> None:
+    for number in range(130):
+        put_day(today(), tenant=f"tenant-{number}", micro_usd=number)
+    assert "There are more lines." in text_of(page(log_in, "?by=tenant"))
+    answer = log_in("vera").get("/costs?by=tenant&csv=h-c")
+    found = list(csv.reader(StringIO(b"".join(answer.streaming_content).decode())))
+    assert found[0][:4] == ["Tenant", "Cost", "Share", "Calls"]
+    assert len(found) == 1 + 133
+
+
+def test_the_overview_leads_to_the_tenant_that_spends_most(log_in: Any, month: None) -> None:
+    forget()
+    html = log_in("vera").get("/").content.decode()
+    assert "Calls to models cost 13.00 USD today." in text_of(html)
+    assert '<a href="/costs?by=tenant">' in html
+
+
+def test_the_overview_says_nothing_of_models_that_are_not_used(log_in: Any, production: str) -> None:
+    forget()
+    assert "Calls to models" not in text_of(log_in("vera").get("/").content.decode())
