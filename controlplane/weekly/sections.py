@@ -14,6 +14,7 @@ class Opens(StrEnum):
     TIER = "tier"
     DEPENDENCY = "dependency"
     ALERTS = "alerts"
+    COSTS = "costs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from controlplane.policies.models import Dependency, TierQuota
 from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
 from controlplane.weekly import week_figures
+from controlplane.weekly.model_costs import model_costs
 from controlplane.weekly.sections import Line, Opens, Section
 from controlplane.weekly.week_figures import MAX_ROWS, QuotaUse, Week
 from fuseboard.contract.words import Algorithm
@@ -55,6 +56,7 @@ def summarize(environment: str, begins: date) -> list[dict[str, Any]]:
         _never_reached(uses, quotas),
         _bulkheads(environment, dependencies),
         _flapping(week),
+        *model_costs(week),
     )
     return [asdict(section) for section in sections]
 

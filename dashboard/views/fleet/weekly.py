@@ -130,6 +130,8 @@ def _row(line: dict[str, Any]) -> LineRow:
         href = reverse("breaker", args=[key])
     elif opens is Opens.ALERTS:
         href = reverse("alerts")
+    elif opens is Opens.COSTS:
+        href = reverse("costs")
     else:
         href = tenant_url(key) if key else ""
     return LineRow(line=line, href=href, edits=opens in (Opens.TIER, Opens.DEPENDENCY))
