@@ -1,4 +1,4 @@
-"""What is left out of the ledger: names of tenants in old hours, erased tenants, and what is too old."""
+"""Leaves names out of the ledger, of cheap tenants in old hours and of erased ones; deletes old rows."""
 
 from datetime import datetime, timedelta
 

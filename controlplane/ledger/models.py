@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Amounts(models.Model):
-    """What calls used. ``fuseboard.contract.usage.UsageRow`` describes each number."""
+    """The usage of calls. ``fuseboard.contract.usage.UsageRow`` describes each number."""
 
     calls = models.BigIntegerField()
     fresh = models.BigIntegerField()

@@ -11,7 +11,7 @@ from django.db.models.functions import TruncDate
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
 
-#: What lines can be about.
+#: The things that lines can be about.
 GROUPS = ("model", "tenant", "service", "day")
 #: Whole days whose mean a projection continues.
 RECENT_D = 7
@@ -54,13 +54,13 @@ class Sums:
 class Line(Sums):
     #: The model, tenant or service; empty for what has no name. The day, as 2026-11-29.
     name: str
-    #: Of a model: where its calls went.
+    #: The dependency of a model.
     dependency: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which part of the ledger, and what its lines are about. ``None`` is any; empty is what has no name."""
+    """A part of the ledger, and what its lines are about. ``None`` is any; empty is what has no name."""
 
     by: str
     since: date
@@ -117,7 +117,7 @@ class Costs:
     lines: Sequence[Line]
     #: There are more lines.
     cut: bool
-    #: Of all lines, listed or not.
+    #: The sum of all lines, listed or not.
     total: Sums
 
 

@@ -1,4 +1,4 @@
-"""What calls to language models used, in numbered parts, as in ``tallies``: for the ledger.
+"""The usage of language models, in numbered parts, as in ``tallies``: for the ledger.
 
 A tally may lose what a gateway had in memory. The ledger may not: a pod repeats a part until a gateway
 answers that Postgres has it, and Postgres counts each number of a process once.
@@ -40,8 +40,8 @@ class UsageRow(Struct, frozen=True, array_like=True, gc=False):
     estimated_micro_usd: Amount = 0
     #: Calls without a price, which are not in ``micro_usd``.
     unpriced: Amount = 0
-    #: What the input would have cost without the vendor's cache, less what it cost: negative if more was
-    #: written to it than read.
+    #: The cost of the input without the vendor's cache, less its cost: negative if more was written to it
+    #: than read.
     saved_micro_usd: Annotated[int, Meta(ge=-MAX_AMOUNT, le=MAX_AMOUNT)] = 0
 
 

@@ -1,4 +1,4 @@
-"""What calls to language models used, by model, dependency and tenant, until Postgres has it.
+"""The usage of language models, by model, dependency and tenant, until Postgres has it.
 
 Calls that end within a few seconds are added up in one span, so that a pod sends few rows, and so that the
 ledger knows their hour also when the control plane was away for a day. Memory is bounded: what exceeds the
@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Used(Struct, frozen=True, kw_only=True, gc=False):
-    """What one call used, or many. See ``UsageRow``."""
+    """The usage of one call, or of many. See ``UsageRow``."""
 
     calls: int = 1
     fresh: int = 0

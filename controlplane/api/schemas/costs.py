@@ -34,14 +34,14 @@ class SumsOut(Schema):
     estimated_micro_usd: int
     #: Calls without a price, which are not in micro_usd.
     unpriced: int
-    #: What the vendor's cache saved.
+    #: The part of the cost that the vendor's cache saved.
     saved_micro_usd: int
 
 
 class CostLineOut(SumsOut):
     #: The model, tenant or service, empty for those without a name; or the day.
     name: str
-    #: Of a model: the dependency that its calls belong to.
+    #: The dependency that the calls of a model belong to; empty for other lines.
     dependency: str
 
 

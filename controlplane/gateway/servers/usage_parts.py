@@ -1,4 +1,4 @@
-"""What the pods of one environment used of language models, until Postgres has it.
+"""The usage of language models by the pods of one environment, until Postgres has it.
 
 A part is answered only when Postgres has it, so nothing here must survive a crash: pods send it again. For
 the same reason, a part for which there is no room is left out.
@@ -59,7 +59,7 @@ class UsageParts:
             if part.number <= written or (process, part.number) in self._waiting:
                 continue
             if self._rows + len(part.rows) > MAX_WAITING:
-                # Those after it must wait too: Postgres takes numbers that rise.
+                # The parts after it must wait too: Postgres takes numbers that rise.
                 self.left_out += 1
                 break
             self._add(process, beat.service, part, wall)

@@ -1,4 +1,4 @@
-"""What calls to language models used and cost."""
+"""The usage and the costs of language models."""
 
 from datetime import UTC, date
 from typing import Annotated, Literal
@@ -36,7 +36,7 @@ def read(
     tenant: _Name = None,
     service: _Name = None,
 ) -> CostsFound:
-    """What calls to models used and cost, the most expensive line first, at most 1,000 lines.
+    """The usage and the costs of language models, the most expensive line first, at most 1,000 lines.
 
     `until` is the last day. Models with calls without a price come before the others. Days are in UTC, and
     stored for about 13 months; services for about 2. The ledger does not keep tenant and service of one call.
