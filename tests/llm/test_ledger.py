@@ -1,13 +1,16 @@
 """What each call to a model used goes into the ledger, once, however the call ends."""
 
+import math
 from typing import Any
 
 import openai
 import pytest
 import redis
+from msgspec.structs import replace
 
 import fuseboard
 from fuseboard import Agent
+from fuseboard.contract.models import Model, Price
 from fuseboard.contract.usage import UsageRow
 from tests.llm.pods import claude, gpt, held, pod
 from tests.llm.test_bills import PATIENT
@@ -57,6 +60,29 @@ async def test_whole_answers_are_entered_as_the_vendor_charges_them(
             ),
             UsageRow("n", "llm", "", 1, other.fresh, other.cached, other.written, other.output, unpriced=1),
         }
+
+
+@pytest.mark.parametrize("make", [gpt, claude])
+async def test_a_call_is_entered_under_the_name_of_its_model_at_its_price(
+    limits: redis.Redis, redis_url: str, vendor: Vendor, make: Any
+):
+    price = Price(starts_at_s=0, input=3_000_000, cached=300_000, written=3_750_000, output=15_000_000)
+    rules = replace(PATIENT, models=(Model(name="large", aliases=("m",), prices=(price,)),))
+    async with pod(limits, redis_url, rules) as agent, make(agent, vendor) as client:
+        await read(await ask(client, stream=True))
+        await eventually(lambda: held(agent) == 0)
+        (one,) = vendor.bill
+        (row,) = ledger(agent)
+        cost = 3 * one.fresh + 0.3 * one.cached + 3.75 * one.written + 15 * one.output
+        assert (row.model, row.calls, row.unpriced) == ("large", 1, 0)
+        assert row.micro_usd == math.ceil(cost)
+        assert row.saved_micro_usd == 3 * one.input + 15 * one.output - row.micro_usd
+        vendor.will(words=30, after=10, cuts=True)
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each client has its own
+            await read(await ask(client, stream=True))
+        await eventually(lambda: held(agent) == 0)
+        (*_, row) = ledger(agent)
+        assert row.micro_usd == row.wasted_micro_usd == row.estimated_micro_usd > 0
 
 
 @pytest.mark.parametrize("make", [gpt, claude])

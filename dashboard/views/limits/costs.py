@@ -143,7 +143,7 @@ def _here(given: dict[str, str], **changed: str | None) -> str:
 
 
 def _groups(wanted: Wanted) -> Iterator[str]:
-    """The things that lines can be by: not by what is chosen already, and not by both a tenant and a service."""
+    """The things that lines can be by: not what is chosen already, and not both a tenant and a service."""
     for name in GROUPS:
         if getattr(wanted, name, None) is not None:
             continue

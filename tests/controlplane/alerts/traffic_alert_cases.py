@@ -270,8 +270,8 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("unpriced-model", "warning"),
         unpriced("gpt-9", 1_200),
-        "gpt-9 has no price. 1,200 calls to openai in this hour and the last one cost nothing in the ledger and"
-        " in budgets.",
+        "gpt-9 has no price. 1,200 calls to openai in this hour and the last one cost nothing in the ledger"
+        " and in budgets.",
         facts(),
     ),
     (
