@@ -34,12 +34,15 @@ SPENDING_RULES: tuple[Rule[Any], ...] = (
         needs="series",
         needs_gateway=False,
         scope=_JUMP,
-        text=lambda jump: f"Calls to models cost {usd(jump.micro_usd)} in the hour from {moment(jump.at)}",
+        text=lambda jump: (
+            f"Calls to models are unusually expensive: {usd(jump.micro_usd)} in the hour from"
+            f" {moment(jump.at)}"
+        ),
         detail=lambda jump: (
             f"{usd(jump.usual_micro_usd)} in the mean of the same hour of the last 4 weeks."
             f" {_name(jump.model)} costs most of it."
         ),
-        headline=lambda jump: Headline("Calls to models", "cost", "many times the usual"),
+        headline=lambda jump: Headline("Calls to models", "are", "unusually expensive"),
         weight=435,
         handled="Budgets and quotas in micro_usd refuse what is over them. Without any, calls go on.",
         runbook="spend-jump",

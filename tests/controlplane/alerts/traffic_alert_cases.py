@@ -242,8 +242,8 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("spend-jump", "warning"),
         jumped(31),
-        "Calls to models cost 31.00 USD in the hour from 03:12 UTC on 20 November. 10.00 USD in the mean of"
-        " the same hour of the last 4 weeks. gpt-5.2 costs most of it.",
+        "Calls to models are unusually expensive: 31.00 USD in the hour from 03:12 UTC on 20 November. 10.00"
+        " USD in the mean of the same hour of the last 4 weeks. gpt-5.2 costs most of it.",
         jumped(30),
     ),
     (
