@@ -140,7 +140,8 @@ class KeptBudgets:
             # Decisions on the same store count its errors.
             if not isinstance(reply, NotServedError):
                 logger.info("budget.not_looked_at: %s; it is retried", reply)
-            self._due.update(dict.fromkeys([kept.ref.key for kept in several]))
+            # One that was dropped meanwhile is not looked at again.
+            self._due.update(dict.fromkeys([kept.ref.key for kept in several if kept.ref.key in self._kept]))
             if self._timer is None:
                 self._look_later()
             return
