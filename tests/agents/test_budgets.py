@@ -22,6 +22,8 @@ from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import Algorithm, DrillKind, Mode, Outcome, Period, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
+from fuseboard.store.health import StoreHealth
+from fuseboard.store.store import NotServedError
 from fuseboard.testing import FakeAgent
 from fuseboard.without_redis import kept_budgets
 from tests.agents.servers import PATIENT, POLICY, TUNING, Server, configured, running
@@ -184,6 +186,31 @@ class TestEveryOwner:
             ]
             assert spent(limits, key) == 16 * ONE_USD
 
+    async def test_a_ramp_divides_what_is_left(
+        self, limits: redis.Redis, redis_url: str, owner: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        fields, key = OWNERS[owner]
+        async with pods(redis_url, policy_of(**fields)) as (pod,):
+            assert isinstance(await call(pod, 6 * ONE_USD), Permit)
+            monkeypatch.setattr(StoreHealth, "rounded_shared_part", 0.5)
+            assert isinstance(await call(pod, ONE_USD), Permit)
+            assert isinstance(await call(pod, ONE_USD), Permit)
+            # Pods may spend the other 2 USD themselves.
+            assert isinstance(await call(pod, ONE_USD), Refused)
+            assert spent(limits, key) == 8 * ONE_USD
+
+    async def test_a_ramp_degrades_no_call(
+        self, limits: redis.Redis, redis_url: str, owner: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        fields, _ = OWNERS[owner]
+        soft = {next(iter(fields)): (budget(10 * ONE_USD, at_100=AtSpent.DEGRADE.value),)}
+        async with pods(redis_url, policy_of(**soft)) as (pod,):
+            monkeypatch.setattr(StoreHealth, "rounded_shared_part", 0.5)
+            permit = await call(pod, ONE_USD)
+            assert isinstance(permit, Permit)
+            (status,) = permit.decision.limits
+            assert (status.remaining, status.warning, status.degraded) == (9 * ONE_USD, False, False)
+
     async def test_a_store_that_lost_its_data_does_not_refill_it(
         self,
         limits: redis.Redis,
@@ -344,6 +371,23 @@ async def test_a_budget_that_is_raised_goes_on_from_what_is_spent(limits: redis.
     async with pods(redis_url, policy_of(of_account=(budget(3 * ONE_USD),))) as (pod,):
         assert isinstance(await call(pod, ONE_USD), Permit)
         assert isinstance(await call(pod, ONE_USD), Refused)
+
+
+async def test_a_look_that_failed_is_not_repeated_for_a_budget_that_was_dropped(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_budgets, "MAX_KEPT", 1)
+    both = dict.fromkeys(("acme", "other"), TenantRecord(tier="free"))
+    async with pods(redis_url, policy_of(of_tier=(budget(ONE_USD),)), tenants=both) as (pod,):
+        kept = pod.admission.redis_fallback.budgets
+        await call(pod, 1)
+        looked_at = list(kept._kept.values())
+        await call(pod, 1, tenant="other")
+        kept._answered(looked_at, NotServedError())
+        kept._look()
+        await eventually(
+            lambda: limits.exists(keys.budget_mark(keys.tenant_budget("production", "other", "daily")))
+        )
 
 
 def test_equal_budgets_are_one_limit():

@@ -163,7 +163,11 @@ class Batcher:
         # 0: the store's time is not known, so that there is no deadline.
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         domain.lonely = len(question.groups) == 1 and question.calls == 1
-        keys, text = question.write(not_after, self._health.rounded_shared_part, now_us)
+        part = self._health.rounded_shared_part
+        if part < 1:
+            for demand in question.groups:
+                self._spending.tell(demand, now_us)
+        keys, text = question.write(not_after, part, now_us)
         domain.refusals.begin_change(question.changes)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 

@@ -35,17 +35,21 @@ class LimitRef:
     Two refs with one key are one counter, so counters are numbered by key.
     """
 
-    __slots__ = ("_rule", "_rule_until_us", "is_slot", "key", "limit")
+    __slots__ = ("_rule", "_rule_until_us", "is_slot", "key", "limit", "spent")
 
     def __init__(self, limit: Limit, key: str) -> None:
         self.limit = limit
         self.key = key.encode()
         self.is_slot = is_slot(limit)
+        #: Units that were spent of a calendar limit when a ramp began: pods and Redis divide the rest.
+        self.spent = 0
         self._rule: tuple[float, tuple[int, ...]] = (-1.0, ())
         self._rule_until_us = 0
 
     def rule(self, part: float, now_us: int) -> tuple[int, ...]:
         """``rule_of`` its limit, worked out once for all demands that share it."""
+        if part < 1 and divides_what_is_left(self.limit):
+            return rule_of(self.limit, part, now_us, self.spent)
         if self._rule[0] != part or now_us >= self._rule_until_us:
             self._rule = part, rule_of(self.limit, part, now_us)
             self._rule_until_us = period_end(self.limit, now_us)
@@ -153,7 +157,8 @@ class Demand:
         number there.
         """
         text = self._texts.get(places)
-        if text is None or text.part != part or now_us >= text.until_us:
+        changes = part < 1 and self.divides_what_is_left
+        if text is None or changes or text.part != part or now_us >= text.until_us:
             if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
             text = self._texts[places] = GroupText(
@@ -209,11 +214,15 @@ def shared_limit(limit: Limit) -> int:
     return limit.limit - reserved_calls(limit)
 
 
-def rule_of(limit: Limit, part: float, now_us: int) -> tuple[int, ...]:
+def rule_of(limit: Limit, part: float, now_us: int, spent: int = 0) -> tuple[int, ...]:
     """The six numbers of a limit in ``admit.lua``. ``part`` is the part of it that Redis decides during a
-    ramp.
+    ramp: of what was left when so much was ``spent``.
     """
-    calls = max(1, int(shared_limit(limit) * part))
+    if isinstance(limit, BudgetLimit) and not limit.stops:
+        part = 1.0  # it has no bound that could be divided
+    shared = shared_limit(limit)
+    spent = min(spent, shared)
+    calls = max(1, spent + int((shared - spent) * part))
     window_us, size = limit.window_ms * 1000, 0
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         size = RING_SIZE

@@ -42,6 +42,12 @@ class KnownSpending:
                 if isinstance(ref.limit, BudgetLimit):
                     self.on_budget(ref, amount, began_us)
 
+    def tell(self, demand: Demand, now_us: int) -> None:
+        """A ramp divides what is left of the limits of ``demand``: each learns what is spent."""
+        if demand.divides_what_is_left:
+            for ref in demand.refs:
+                ref.spent = self.of(ref, now_us) or 0
+
     def put(self, ref: LimitRef, amount: int, now_us: int) -> int:
         """Redis says that so much is spent of a limit. Returns the beginning of its period."""
         began_us, ends_us = ref.rule(1.0, now_us)[2:4]

@@ -28,6 +28,11 @@ class BudgetLimit(Limit, frozen=True, kw_only=True, omit_defaults=True):
     amount: int
     at_spent: AtSpent
 
+    @property
+    def stops(self) -> bool:
+        """Whether calls are refused when it is spent."""
+        return self.at_spent is AtSpent.STOP
+
     def left_of(self, left: int) -> int:
         """The rest of the amount when ``left`` is left of the limit; less than 0 when more is spent."""
         return left - (self.limit - self.amount)
