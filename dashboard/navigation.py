@@ -66,6 +66,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("tenants", "Tenants", "customers", marks=("tenant", "bulk"), key="t"),
         PageLink("tiers", "Tiers", "plans quota"),
         PageLink("templates", "Templates", "limits"),
+        PageLink("vendor_accounts", "Accounts", "vendor bill pools money api key"),
         PageLink("models", "Models", "llm prices aliases usd tokens pool price list"),
         PageLink("costs", "Costs", "models llm tokens money usd bill spend ledger tenants month"),
         PageLink("budgets", "Budgets", "costs spent money tokens usage projected month"),

@@ -40,6 +40,7 @@ from dashboard.views.history import (
     undo,
 )
 from dashboard.views.limits import (
+    accounts,
     budget_form,
     budgets,
     costs,
@@ -48,6 +49,7 @@ from dashboard.views.limits import (
     hot_keys,
     limit_templates,
     models,
+    money_budgets,
 )
 from dashboard.views.people import people, saved_views, tokens
 from dashboard.views.refusals import erasures, error_budgets, explain, refusal_log
@@ -105,6 +107,11 @@ urlpatterns = [
     path("templates/new", limit_templates.make_template, name="make_template"),
     path("templates/of/<str:name>", limit_templates.template, name="template"),
     path("templates/of/<str:name>/preview", limit_templates.template_preview, name="template_preview"),
+    path("accounts", accounts.accounts, name="vendor_accounts"),
+    path("accounts/new", accounts.make_account, name="make_vendor_account"),
+    path("accounts/of/<str:name>", accounts.account, name="vendor_account"),
+    path("budgets/money/new", money_budgets.add_money_budget, name="add_money_budget"),
+    path("budgets/of/<str:name>", money_budgets.money_budget, name="money_budget"),
     path("models", models.models, name="models"),
     path("models/new", models.make_model, name="make_model"),
     path("models/of/<str:name>", models.model, name="model"),

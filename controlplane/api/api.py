@@ -33,7 +33,15 @@ from controlplane.api.routes.fleet import (
     weekly,
 )
 from controlplane.api.routes.history import audit, change_requests, edit_freeze, markers, revisions, schedules
-from controlplane.api.routes.limits import configuration, costs, counters, limit_templates, models, subjects
+from controlplane.api.routes.limits import (
+    budgets,
+    configuration,
+    costs,
+    counters,
+    limit_templates,
+    models,
+    subjects,
+)
 from controlplane.api.routes.people import people, tokens
 from controlplane.api.routes.refusals import erasures, error_budgets, refusals
 from controlplane.api.routes.tenants import plans, tenants, tiers, usage
@@ -115,6 +123,8 @@ for address, router, tag in (
     ("subject-limits", subjects.router, "subject limits"),
     ("dependencies", dependencies.router, "dependencies"),
     ("models", models.router, "models"),
+    ("accounts", budgets.accounts, "budgets"),
+    ("budgets", budgets.router, "budgets"),
     ("breakers", breakers.router, "breakers"),
     ("backlogs", backlogs.router, "backlogs"),
     ("locks", locks.router, "locks"),

@@ -15,6 +15,8 @@ _HISTORY = frozenset(("policies_revision", "policies_change", "policies_draft"))
 #: Other tables -> columns with secret values, and columns to ignore.
 _WATCHED = {
     "breakers_override": ("", ""),
+    "spending_account": ("", ""),
+    "spending_budget": ("", ""),
     "spending_model": ("", ""),
     "spending_price": ("", ""),
     "schedules_schedule": ("", "announced_at,seen"),

@@ -25,8 +25,10 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from controlplane.policies.protection import call_protection, pod_protection
+from controlplane.spending.budget_fields import account_of, budget_of
 from controlplane.spending.fields import model_of
-from controlplane.spending.models import Model
+from controlplane.spending.models import Account, Budget, Model
+from fuseboard.contract import budgets as budget_contract
 from fuseboard.contract import policy as contract
 from fuseboard.contract.limit_fields import FIELDS, QUOTAS, Choice, Choices, Patterns
 from fuseboard.contract.words import OverrideMode
@@ -62,6 +64,7 @@ def policy_of(environment: Environment) -> contract.Policy:
     names = {tier.pk: tier.name for tier in tiers}
     rows = SubjectLimit.objects.filter(environment=environment).order_by("name")
     of_callers = [limit_of(row) for row in rows]
+    budgets = _budgets_by_owner(Budget.objects.filter(environment=environment, tenant=""))
     return contract.Policy(
         environment=environment.slug,
         default_tier=names.get(environment.default_tier_id, ""),
@@ -73,14 +76,30 @@ def policy_of(environment: Environment) -> contract.Policy:
                 priority=tier.priority,
                 wait_ms=tier.wait_ms,
                 quotas=tuple(quotas[tier.pk]),
+                budgets=tuple(budgets["tier", tier.name]),
             )
             for tier in tiers
         ),
-        dependencies=tuple(_dependencies(environment)),
+        dependencies=tuple(_dependencies(environment, budgets)),
         tuning=tuning_of(environment),
         protection=pod_protection(environment.protection),
         models=tuple(map(model_of, _models(environment))),
+        accounts=tuple(
+            account_of(row, budgets["account", row.name])
+            for row in Account.objects.filter(environment=environment).order_by("name")
+        ),
     )
+
+
+#: Kind and name of an owner -> its budgets.
+_Budgets = dict[tuple[str, str], list[budget_contract.Budget]]
+
+
+def _budgets_by_owner(rows: QuerySet[Budget]) -> _Budgets:
+    found: _Budgets = defaultdict(list)
+    for row in rows.order_by("name"):
+        found[row.owner].append(budget_of(row))
+    return found
 
 
 def _models(environment: Environment) -> Iterable[Model]:
@@ -91,7 +110,7 @@ def tuning_of(environment: Environment) -> contract.Tuning:
     return msgspec.convert(environment.tuning, contract.Tuning)
 
 
-def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
+def _dependencies(environment: Environment, budgets: _Budgets) -> Iterable[contract.Dependency]:
     limits = _by_owner(
         VendorLimit.objects.filter(dependency__environment=environment).order_by("name"), "dependency_id"
     )
@@ -107,6 +126,7 @@ def _dependencies(environment: Environment) -> Iterable[contract.Dependency]:
             protection=call_protection(row.protection),
             override=overrides.get(row.pk),
             reset_revision=row.reset_revision,
+            budgets=tuple(budgets["dependency", row.name]),
         )
 
 
@@ -151,7 +171,9 @@ def _all_tenants(environment: str) -> dict[str, contract.TenantRecord | None]:
         # Whole tables are joined by hashing. For the rest of the transaction, which ``take_snapshot`` opens.
         cursor.execute("SELECT set_config('enable_nestloop', 'off', true)")
     tenants = Tenant.objects.filter(environment_id=environment)
-    own = Exists(TenantQuota.objects.filter(tenant=OuterRef("pk")))
+    own = Exists(TenantQuota.objects.filter(tenant=OuterRef("pk"))) | Exists(
+        Budget.objects.filter(environment=environment, tenant=OuterRef("key"))
+    )
     return _alike(environment, tenants.filter(~own, deleted=False)) | _records(
         environment, tenants.filter(Q(deleted=True) | own)
     )
@@ -161,11 +183,18 @@ def _records(environment: str, chosen: QuerySet[Tenant]) -> dict[str, contract.T
     rows = list(chosen.values_list("pk", "key", "tier__name", "suspended", "parent", "deleted"))
     quotas = _quotas_of([pk for pk, *_, deleted in rows if not deleted])
     parents = _Parents(environment, {parent for *_, parent, deleted in rows if not deleted})
+    budgets = _budgets_by_owner(
+        Budget.objects.filter(environment=environment, tenant__in=[key for _, key, *_ in rows])
+    )
     return {
         key: None
         if deleted
         else contract.TenantRecord(
-            tier=tier, suspended=suspended, quotas=tuple(quotas.get(pk, ())), parents=parents.of(parent)
+            tier=tier,
+            suspended=suspended,
+            quotas=tuple(quotas.get(pk, ())),
+            parents=parents.of(parent),
+            budgets=tuple(budgets["tenant", key]),
         )
         for pk, key, tier, suspended, parent, deleted in rows
     }

@@ -10,7 +10,7 @@ from controlplane.policies.drafts import Draft as Draft
 from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
-from controlplane.spending.models import Model
+from controlplane.spending.models import Account, Budget, Model
 from fuseboard.contract.limit_fields import CALLERS
 from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
@@ -388,6 +388,8 @@ VERSIONED: dict[str, tuple[type[models.Model], str]] = {
     "dependency": (Dependency, "name"),
     "template": (Template, "name"),
     "model": (Model, "name"),
+    "account": (Account, "name"),
+    "budget": (Budget, "name"),
 }
 
 

@@ -7,10 +7,11 @@ from controlplane.policies.fields import Fields, dependency_fields, environment_
 from controlplane.policies.history import Changed
 from controlplane.policies.models import STREAM_COLUMNS, Dependency
 from controlplane.policies.protection import protection_in
-from controlplane.spending.models import Model
+from controlplane.spending.models import Budget, Model
 
 SHARED_SLOTS = "shared idle slots"
 _MODELS = "models and prices"
+_BUDGETS = "budgets"
 
 
 def newer_settings(environment: str) -> list[str]:
@@ -21,6 +22,8 @@ def newer_settings(environment: str) -> list[str]:
         found.update(_of_dependency(dependency_fields(row)))
     if Model.objects.filter(environment=environment).exists():
         found.add(_MODELS)
+    if Budget.objects.filter(environment=environment).exists():
+        found.add(_BUDGETS)
     return sorted(found)
 
 
@@ -57,9 +60,19 @@ def _of_dependency(fields: Fields) -> Iterator[str]:
         yield SHARED_SLOTS
 
 
+def _of_budget(fields: Fields) -> Iterator[str]:
+    if fields:
+        yield _BUDGETS
+
+
 def _of_model(fields: Fields) -> Iterator[str]:
     if fields:
         yield _MODELS
 
 
-_READ = {"environment": _of_environment, "dependency": _of_dependency, "model": _of_model}
+_READ = {
+    "environment": _of_environment,
+    "dependency": _of_dependency,
+    "model": _of_model,
+    "budget": _of_budget,
+}

@@ -17,8 +17,9 @@ from controlplane.policies.fields import (
 )
 from controlplane.policies.limits import ALONE, columns_for
 from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
+from controlplane.spending.budget_fields import account_fields, budget_fields
 from controlplane.spending.fields import model_fields
-from controlplane.spending.models import Model
+from controlplane.spending.models import Account, Budget, Model
 from fuseboard.contract.limit_fields import QUOTAS
 
 #: Kind and name.
@@ -37,6 +38,8 @@ _NAMED: dict[str, tuple[type[Any], Callable[[Any], Fields]]] = {
     "tier": (Tier, tier_fields),
     "dependency": (Dependency, dependency_fields),
     "model": (Model, model_fields),
+    "account": (Account, account_fields),
+    "budget": (Budget, budget_fields),
 }
 
 
@@ -53,7 +56,7 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
         state["tier", tier.name] = without_version(tier_fields(tier))
     for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
         state["dependency", dependency.name] = without_version(dependency_fields(dependency))
-    state |= read_models(environment)
+    state |= read_models(environment) | read_budgets(environment)
     if tenants is None or tenants:
         state |= read_tenants(environment, tenants)
     return state
@@ -62,6 +65,15 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
 def read_models(environment: str) -> State:
     rows = Model.objects.filter(environment=environment).prefetch_related("prices")
     return {("model", row.name): without_version(model_fields(row)) for row in rows}
+
+
+def read_budgets(environment: str) -> State:
+    """Return accounts and budgets."""
+    accounts = Account.objects.filter(environment=environment).order_by("name")
+    budgets = Budget.objects.filter(environment=environment).order_by("name")
+    return {("account", row.name): without_version(account_fields(row)) for row in accounts} | {
+        ("budget", row.name): without_version(budget_fields(row)) for row in budgets
+    }
 
 
 def read_entity(environment: str, kind: str, name: str) -> Fields | None:
@@ -75,16 +87,21 @@ def read_entity(environment: str, kind: str, name: str) -> Fields | None:
     return None if row is None else without_version(fields_of(row))
 
 
-def read_referable(environment: str, *, tiers: Collection[str], models: bool = False) -> State:
+def read_referable(
+    environment: str, *, tiers: Collection[str], models: bool = False, budgets: bool = False
+) -> State:
     """Return what an edit of one thing can refer to: templates and these tiers with their fields.
 
     Other tiers, and dependencies, have no fields, because an edit refers to them by name only. An edit of a
-    model also reads the other ``models``, whose aliases it may not repeat.
+    model also reads the other ``models``, whose aliases it may not repeat. One of an account or a budget
+    reads all ``budgets``.
     """
     state: State = read_models(environment) if models else {}
+    if budgets:
+        state |= read_budgets(environment)
     for kind, (model, fields_of) in _NAMED.items():
         rows = model._default_manager.filter(environment_id=environment)
-        if kind == "model":
+        if kind in ("model", "account", "budget"):
             continue
         if kind == "template":
             state |= {(kind, row.name): without_version(fields_of(row)) for row in rows}

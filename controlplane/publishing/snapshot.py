@@ -53,7 +53,7 @@ def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
     for tenant, record in snapshot.tenants.items():
         if record is None:
             continue
-        if record.quotas:
+        if record.quotas or record.budgets:
             encoded[tenant] = encode_tenant(record)
             continue
         kind = record.tier, record.suspended, record.parents
@@ -66,4 +66,4 @@ def encode_tenants(snapshot: Snapshot) -> dict[str, bytes]:
 
 def is_in_own_bucket(record: TenantRecord) -> bool:
     """Whether Redis stores the record apart from the tenants that have only what their tier has."""
-    return bool(record.quotas or record.parents)
+    return bool(record.quotas or record.parents or record.budgets)

@@ -17,6 +17,7 @@ from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.audit.record import acting, record
+from controlplane.editing.edits.budgets import lower_raised_budgets
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.edits.shown import entity_as_of, moved_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
@@ -46,6 +47,8 @@ def run_due() -> None:
     expired = expire_quotas()
     for environment, tenant, quota in expired:
         log.info("tenant_quota.expired", environment=environment, tenant=tenant, quota=quota)
+    for environment, budget in lower_raised_budgets():
+        log.info("budget.lowered", environment=environment, budget=budget)
     apply_due()
 
 

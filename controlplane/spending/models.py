@@ -1,10 +1,12 @@
-"""Models of language and their prices. Only ``controlplane.editing.edits`` changes them."""
+"""Models and their prices, accounts and budgets. Only ``controlplane.editing.edits`` changes them."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
+from controlplane.spending.budget_rows import Account as Account
+from controlplane.spending.budget_rows import Budget as Budget
 from fuseboard.contract.models import MAX_ALIAS, MAX_ALIASES, MAX_LONG, MAX_PRICE
 from fuseboard.contract.words import is_slug
 

@@ -1,4 +1,4 @@
-"""Budgets: what is spent of quotas and vendor limits with a calendar period, read from Redis.
+"""Budgets: what is spent of budgets, and of quotas and vendor limits with a calendar period, read from Redis.
 
 Redis has the exact number, in the unit of the limit and with settled costs. Rates of pods are calls, and
 stored series start later than a month.
@@ -19,6 +19,12 @@ from controlplane.redis.read_many import ask_many, read_many
 from controlplane.same_fields import made_from
 from controlplane.series.kinds import DEPENDENCY, FLEET
 from controlplane.series.models import MADE_UP, Entity, Writer
+from controlplane.usage.budget_counters import (
+    BudgetCounter,
+    shared_counters,
+    tenant_counters,
+    tier_counters,
+)
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -38,7 +44,7 @@ class Budget:
     #: Empty for requests to the service itself.
     dependency: str
     name: str
-    #: ``tenant``, ``tier`` or ``vendor``, and the name of the tier.
+    #: ``tenant``, ``tier``, ``vendor`` or ``budget``, and the name of the tier.
     source: str
     tier: str
     measure: str
@@ -55,6 +61,11 @@ class Budget:
     since: float
     #: Spent at the end of the period if it continues like this; ``None`` if it is too early to say.
     projected: int | None
+    #: Only of a ``budget``: its account, what happens when it is spent, and its name in the configuration.
+    account: str = ""
+    at_100: str = ""
+    title: str = ""
+    warn_percent: int = WARN_PERCENT
 
     @property
     def percent(self) -> float | None:
@@ -78,7 +89,7 @@ class Budget:
             return "unknown"
         if self.percent >= 100:
             return "over"
-        if self.percent >= WARN_PERCENT:
+        if 0 < self.warn_percent <= self.percent:
             return "warn"
         return "will_be_over" if (self.projected or 0) > self.limit else "ok"
 
@@ -99,6 +110,8 @@ class _Counter:
     source: str
     tier: str
     row: Any
+    #: The name of a budget in the configuration.
+    title: str = ""
 
     @property
     def dependency(self) -> str:
@@ -118,7 +131,14 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
     Quotas that count each user or address separately have no one number, and are left out.
     """
     # Tenants last: theirs can be more than all that is listed, and must not push out the others.
-    counters = [*_of_vendors(environment), *_of_tiers(environment, busy), *_of_tenants(environment)]
+    counters = [
+        *_of_budgets(shared_counters(environment)),
+        *_of_budgets(tier_counters(environment, {tenant for tenant, _ in busy})),
+        *_of_vendors(environment),
+        *_of_tiers(environment, busy),
+        *_of_budgets(tenant_counters(environment)),
+        *_of_tenants(environment),
+    ]
     chosen = counters[:MAX_BUDGETS]
     texts = _texts([counter.key for counter in chosen])
     lives = _lives_ms(texts or {}, chosen, now)
@@ -148,6 +168,11 @@ def _counted_since(environment: str) -> dict[str, float]:
     first = 0.0 if until is None else until.timestamp()
     rows = Entity.objects.filter(environment=environment, kind__in=(FLEET.number, DEPENDENCY.number), sub="")
     return {name: max(first, at.timestamp()) for name, at in rows.values_list("name", "first_at")}
+
+
+def _of_budgets(found: Iterable[BudgetCounter]) -> Iterable[_Counter]:
+    for one in found:
+        yield _Counter(one.key, one.tenant, "budget", one.tier, one.columns, one.row.name)
 
 
 def _cleared(environment: str, now: float) -> dict[tuple[str, str, str], float]:
@@ -250,11 +275,16 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0, sinc
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     since = min(max(began, since), now)
     early = now - since < _TOO_EARLY * (ends - began)
+    own = counter.title != ""
     return made_from(
         Budget,
         row,
         tenant=counter.tenant,
         dependency=counter.dependency,
+        account=row.account if own else "",
+        at_100=row.at_100 if own else "",
+        title=counter.title,
+        warn_percent=row.warn_percent if own else WARN_PERCENT,
         source=counter.source,
         tier=counter.tier,
         began=began,

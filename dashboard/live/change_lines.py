@@ -13,6 +13,8 @@ _CONFIGURATION = frozenset(
         "configuration",
         "default_tier",
         "dependency",
+        "account",
+        "budget",
         "model",
         "model_price",
         "plan",

@@ -178,6 +178,7 @@ _FRAME_ONLY = (
     "incidents",
     # An address that no page has, or the page of something that was removed.
     "missing",
+    "vendor_accounts",
     "models",
     "mutes",
     "people",

@@ -30,6 +30,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hot_keys": ("Hot keys", ()),
     "limits": ("Use now", ()),
     "locks": ("Locks", ()),
+    "vendor_accounts": ("Accounts", ()),
     "models": ("Models", ()),
     "refusals": (
         "Refusals",

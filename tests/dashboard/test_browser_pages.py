@@ -35,6 +35,10 @@ PAGES = {
     "bulk": "/tenants/bulk",
     "templates": "/templates",
     "template": "/templates/of/contract",
+    "vendor_accounts": "/accounts",
+    "vendor_account": "/accounts/of/openai-main",
+    "add_money_budget": "/budgets/money/new?account=openai-main",
+    "money_budget": "/budgets/of/openai-main-month",
     "models": "/models",
     "model": "/models/of/gpt-5.2",
     "tiers": "/tiers",
@@ -111,6 +115,7 @@ NO_PAGES = {
         "pod_protection_preview",
         "template_preview",
         "make_model",
+        "make_vendor_account",
         "make_template",
         "audit_export",
         "export",
@@ -262,6 +267,12 @@ def something_everywhere(production: Any, limits: Any) -> None:
             "long_output": 2,
         },
     }
+    account = {"pools": ["payments-api"], "hosts": ["api.openai.com"]}
+    edits.set_account(account="openai-main", expected_version=0, actor=BOB, **account, **common)
+    budget = {"account": "openai-main", "amount": 50_000_000_000, "period": "month"}
+    edits.set_budget(budget="openai-main-month", expected_version=0, actor=BOB, **budget, **common)
+    more = {"amount": 60_000_000_000, "minutes": 60, "expected_version": None}
+    edits.raise_budget(budget="openai-main-month", actor=BOB, **more, **common)
     model = {"aliases": ["assistant-large"], "pool": "payments-api", "prices": prices}
     edits.set_model(model="gpt-5.2", expected_version=0, actor=BOB, **model, **common)
     edits.set_model(model="gpt-unpriced", expected_version=0, actor=BOB, **common)

@@ -5,6 +5,13 @@ All arguments are named, and all functions return the new revision. If they rais
 ``controlplane.accounts.permissions``.
 """
 
+from controlplane.editing.edits.budgets import (
+    raise_budget,
+    remove_account,
+    remove_budget,
+    set_account,
+    set_budget,
+)
 from controlplane.editing.edits.bulk import (
     TenantChange,
     TenantFilter,
@@ -82,6 +89,9 @@ __all__ = [
     "preview_edit",
     "preview_revert",
     "preview_template",
+    "raise_budget",
+    "remove_account",
+    "remove_budget",
     "remove_entity",
     "remove_model",
     "remove_price",
@@ -99,7 +109,9 @@ __all__ = [
     "save_edit",
     "save_runbook",
     "scheduled_bulk_edit",
+    "set_account",
     "set_breaker_policy",
+    "set_budget",
     "set_default_tier",
     "set_dependency",
     "set_model",

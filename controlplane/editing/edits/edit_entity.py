@@ -43,7 +43,7 @@ NEWEST = -1
 @dataclass(frozen=True)
 class EntityEdit:
     environment: str
-    #: tier, tenant, dependency, model or environment.
+    #: tier, tenant, dependency, model, account, budget or environment.
     kind: str
     name: str
     _: KW_ONLY
@@ -134,7 +134,9 @@ def preview_edit(edit: EntityEdit, *, head: int | None = None) -> Preview:
     as_of: Fields = (later[0].before or {}) if later else present or {}
     tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
     named = {tier for tier in tiers if isinstance(tier, str)}
-    state = read_referable(edit.environment, tiers=named, models=edit.kind == "model")
+    state = read_referable(
+        edit.environment, tiers=named, models=edit.kind == "model", budgets=edit.kind in ("account", "budget")
+    )
     planned = (edit.kind, "" if edit.kind == "environment" else edit.name)
     if present is not None:
         shown = _as_shown(plan.things.get(planned, {}), present, as_of) if later else present

@@ -14,7 +14,7 @@ from controlplane.policies.protection import (
 from controlplane.policies.state import read_state
 
 _OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
-_SECTIONS = (*_OWN, "template", "tier", "dependency", "model")
+_SECTIONS = (*_OWN, "template", "tier", "dependency", "model", "account", "budget")
 
 
 def copy_configuration(

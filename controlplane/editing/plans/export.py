@@ -41,7 +41,9 @@ def _yaml(environment: str, state: State) -> Iterator[str]:
     yield from _section("tiers", "tier", state)
     yield from _section("dependencies", "dependency", state)
     yield from _section("models", "model", state)
+    yield from _section("accounts", "account", state)
     yield from _section("tenants", "tenant", state)
+    yield from _section("budgets", "budget", state)
 
 
 def _section(section: str, kind: str, state: State) -> Iterator[str]:
@@ -67,7 +69,7 @@ def _entity(kind: str, name: str, fields: Fields) -> Iterator[str]:
         yield f"    protection: {_scalar(completed(protection, CALL) if protection else 'off')}\n"
     if kind == "model":
         yield from _prices(fields)
-    elif kind != "template":
+    elif kind not in ("template", "account", "budget"):
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 
 

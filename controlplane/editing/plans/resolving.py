@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from django.utils import timezone
 
+from controlplane.editing.plans.account_plans import planned_account, planned_budget, still_used
 from controlplane.editing.plans.plan import Errors, Plan
 from controlplane.editing.rows.limit_checks import check_together, wrong_end
 from controlplane.editing.rows.tenant_parents import TOO_DEEP, levels_above
@@ -45,6 +46,7 @@ from controlplane.policies.protection import (
 )
 from controlplane.policies.runbook_texts import is_runbook
 from controlplane.policies.state import EntityKey, State, names_of, parents_of
+from controlplane.spending.budget_fields import wrong_together
 from controlplane.spending.fields import changed_price
 from controlplane.spending.model_checks import wrong_names, wrong_prices
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
@@ -60,10 +62,12 @@ PREFIX = {
     "dependency": "vendor_limits",
     "environment": "subject_limits",
     "model": "prices",
+    "account": "",
+    "budget": "",
 }
 #: Fields of a tenant besides its quotas.
 _OWN = ("tier", "title", "suspended", "parent")
-_PRUNED = ("template", "tier", "dependency", "model", "tenant")
+_PRUNED = ("template", "tier", "dependency", "model", "account", "budget", "tenant")
 
 
 def resolve(
@@ -123,7 +127,7 @@ class _Resolving:
             self.errors.add(0, "environment", f"The plan is for {plan.environment}, not {self.environment}.")
             self.errors.settle()
         known = {kind: names_of([*self.state, *plan.things], kind) for kind in _PRUNED[:-1]}
-        self.tiers, self.dependencies = known["tier"], known["dependency"]
+        self.tiers, self.dependencies, self.accounts = known["tier"], known["dependency"], known["account"]
         for kind in _PRUNED if self.prune else ():
             if kind in plan.sections:
                 gone = names_of(self.state, kind) - names_of(plan.things, kind)
@@ -131,7 +135,7 @@ class _Resolving:
                 if kind in known:
                     known[kind] -= gone
         # Things that others take values from come first.
-        for kind in ("template", "tier", "dependency", "environment", "model", "tenant"):
+        for kind in ("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget"):
             make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
             for (found, name), given in plan.things.items():
                 if found == kind:
@@ -144,6 +148,9 @@ class _Resolving:
         if names_of(plan.things, "model"):
             for name, field, message in wrong_names({**self.state, **self.wanted}):
                 self._error("model", name, field, message)
+        if not self.errors.found and (names_of(self.wanted, "account") or names_of(self.wanted, "budget")):
+            for kind, name, field, message in wrong_together({**self.state, **self.wanted}):
+                self._error(kind, name, field, message)
         for name, message in _wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)
         if self.prune or removed:
@@ -232,6 +239,15 @@ class _Resolving:
             for start, columns in prices.items()
             for column, value in columns.items()
         }
+
+    def _account(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        return planned_account(given, now, self.dependencies, partial(self._error, "account", name))
+
+    def _budget(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        known = {"account": self.accounts, "dependency": self.dependencies, "tier": self.tiers}
+        if tenant := given.get("tenant"):
+            known["tenant"] = {*names_of(self.wanted, "tenant"), *parents_of(self.environment, {tenant})}
+        return planned_budget(name, given, now, known, self.now, partial(self._error, "budget", name))
 
     def _protection(
         self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool
@@ -344,6 +360,8 @@ class _Resolving:
         default = (left[environment] or {}).get("default_tier")
         if default in lost:
             self.errors.add(0, f"tiers.{default}", "It is the default tier, so it cannot be removed.")
+        for kind, name, message in still_used(left, removed):
+            self._error(kind, name, "", message)
         for (kind, name), fields in left.items():
             if not fields or not (gone or lost or templates):
                 continue
@@ -409,7 +427,7 @@ def _given(thing: EntityKey, fields: Fields, now: Fields | None) -> Fields:
     kind = thing[0]
     if kind == "template":
         return full_columns(fields)
-    if kind == "model":
+    if kind in ("model", "account", "budget"):
         return fields
     given = _without_limits(kind, fields) if now is None else {}
     if kind == "tenant" and fields.get("parent", "") == (now or {}).get("parent", ""):

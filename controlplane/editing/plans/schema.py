@@ -10,11 +10,19 @@ import msgspec
 
 from controlplane.editing.plans.plan import Errors
 from controlplane.editing.plans.yaml_reading import Lines
-from controlplane.editing.rows.limit_checks import check_limit_columns
+from controlplane.editing.rows.limit_checks import check_limit_columns, check_time_zone
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, OPTIONAL_TIMES, Kind
 from controlplane.policies.protection import CALL, PROTECTION, Shape, check_patch
+from controlplane.spending.budget_fields import (
+    check_amount,
+    check_at_100,
+    check_instead_of,
+    check_names,
+    check_period,
+    check_until,
+)
 from controlplane.spending.fields import check_aliases, check_price, read_start, start_text
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
@@ -27,6 +35,8 @@ SECTIONS = {
     "tiers": "tier",
     "dependencies": "dependency",
     "models": "model",
+    "accounts": "account",
+    "budgets": "budget",
     "tenants": "tenant",
 }
 
@@ -79,6 +89,20 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "runbook": _optional_slug,
     },
     "model": {"pool": _optional_slug},
+    "account": {},
+    "budget": {
+        **dict.fromkeys(("account", "dependency", "tier"), _optional_slug),
+        "tenant": _optional_subject,
+        "amount": check_amount,
+        "measure": _slug,
+        "period": check_period,
+        "time_zone": check_time_zone,
+        "instead_of": check_instead_of,
+        "warn_percent": _whole(0, 100),
+        "at_100": check_at_100,
+        "raised_to": check_amount,
+        "raised_until": check_until,
+    },
 }
 #: Section -> whose limits it has, as in ``limit_fields``.
 _WHOSE = {"quotas": QUOTAS, "subject_limits": CALLERS}
@@ -89,14 +113,16 @@ _BELOW = {
     "tier": "quotas",
     "dependency": "vendor_limits",
     "model": "prices",
+    "account": "",
+    "budget": "",
 }
 #: Groups of fields that only things of this kind have.
-_GROUPS = {"dependency": ("breaker", PROTECTION), "model": ("aliases",)}
+_GROUPS = {"dependency": ("breaker", PROTECTION), "model": ("aliases",), "account": ("hosts", "pools")}
 
 
 @lru_cache
 def _fields_of(kind: str) -> str:
-    more = [_BELOW[kind]] if _BELOW[kind] else sorted(VALUES)
+    more = sorted(VALUES) if kind == "template" else [_BELOW[kind]] if _BELOW[kind] else []
     return ", ".join([*_FIELDS[kind], *_GROUPS.get(kind, ()), *more])
 
 
@@ -150,6 +176,11 @@ class Reading:
                 (self._prices if kind == "model" else self.limits)(field, given)
             elif field == "aliases" and kind == "model":
                 self._aliases(given)
+            elif kind == "account" and field in _GROUPS[kind]:
+                problems = Problems()
+                check_names(problems, field, given)
+                self._say(problems, ())
+                self.fields[field] = given
             elif field == "breaker" and kind == "dependency":
                 self._breaker(given)
             elif field == PROTECTION and kind == "dependency":

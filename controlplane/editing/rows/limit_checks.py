@@ -111,8 +111,7 @@ def _check_value(problems: Problems, field: LimitField, value: Any) -> None:
             if (value or field.default) and value != (field.every or None):
                 problems.slug(field.name, value)
         case TimeZone():
-            if not _is_time_zone(value):
-                problems.add(field.name, "Use a name of the time zone database, like Europe/Berlin.")
+            check_time_zone(problems, field.name, value)
         case Patterns():
             _check_patterns(problems, field, value)
 
@@ -124,6 +123,11 @@ def _check_patterns(problems: Problems, field: Patterns, patterns: Sequence[str]
         problems.text(field.name, pattern, field.longest)
         if pattern == "":
             problems.add(field.name, "A pattern must not be empty.")
+
+
+def check_time_zone(problems: Problems, field: str, value: object) -> None:
+    if not _is_time_zone(value):
+        problems.add(field, "Use a name of the time zone database, like Europe/Berlin.")
 
 
 def _is_time_zone(name: object) -> bool:

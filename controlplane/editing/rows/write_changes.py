@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.editing.revise import Revision
 from controlplane.editing.rows.first_version import first_version
+from controlplane.editing.rows.write_budgets import write_accounts, write_budgets
 from controlplane.editing.rows.write_models import write_models
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
@@ -39,7 +40,7 @@ def write_changes(
     ``before`` must be the present state in the database, and ``after`` must be checked. Raises
     ``InvalidEdit`` for a removed thing that is still in use.
     """
-    kinds = ("template", "tier", "dependency", "environment", "model", "tenant")
+    kinds = ("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget")
     by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
     for change in changes:
         by_kind[change.kind].append(change)
@@ -53,7 +54,9 @@ def write_changes(
     for change in by_kind["environment"]:
         _put_environment(revision, change.after or {})
     write_models(revision, by_kind["model"])
+    write_accounts(revision, by_kind["account"])
     write_tenants(revision, by_kind["tenant"], progress=progress)
+    write_budgets(revision, by_kind["budget"])
     _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
     _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
     revision.changes.extend(changes)

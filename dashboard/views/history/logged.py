@@ -166,6 +166,10 @@ def logged_entry(line: ChangeLine, reverted: Undone | None = None) -> LoggedChan
 def _page_of(line: ChangeLine) -> str:
     if line.target_kind == "dependency" and line.target:
         return reverse("breaker", args=[line.target])
+    if line.target_kind == "account" and line.target:
+        return reverse("vendor_account", args=[line.target])
+    if line.target_kind == "budget" and line.target:
+        return reverse("money_budget", args=[line.target])
     if line.target_kind == "model" and line.target:
         return reverse("model", args=[line.target])
     return reverse("tenant", query={"key": line.target}) if line.target_kind == "tenant" else ""

@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import figures
+from controlplane.fleet.older_agents import unenforced_words
 from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets
 from dashboard.links import limit_editor
 from dashboard.views.page import show
 from dashboard.words.rate_words import amount_words
+from fuseboard.contract.budgets import AtSpent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,9 @@ class BudgetRow:
     projected: str
     #: The form that changes it.
     edit: str
+    #: Its name, and what happens when it is spent if that is not a refusal; empty for a refusal.
+    name: str
+    when_spent: str
 
     @property
     def css(self) -> str:
@@ -31,7 +37,7 @@ class BudgetRow:
     def word(self) -> str:
         return {
             "over": "Over budget",
-            "warn": f"Above {WARN_PERCENT} %",
+            "warn": f"Above {self.budget.warn_percent} %",
             "will_be_over": "Will be over",
             "ok": "Too early to project" if self.budget.early else "Within budget",
         }.get(self.budget.state, "Unknown")
@@ -57,6 +63,8 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
         near=states.count("warn"),
         will=states.count("will_be_over"),
         warn_percent=WARN_PERCENT,
+        # Only budgets that pods enforce as such need a newer agent.
+        unenforced=unenforced_words(environment_in(request)) if any(row.budget.title for row in rows) else "",
     )
 
 
@@ -70,10 +78,17 @@ def _row(budget: Budget) -> BudgetRow:
         limit=amount_words(budget.limit, budget.measure),
         projected=quantity(budget.projected),
         edit=_edit(budget),
+        name=budget.title or budget.name,
+        when_spent=_WHEN_SPENT.get(budget.at_100, "only counts" if budget.shadow else ""),
     )
 
 
+_WHEN_SPENT = {AtSpent.WARN.value: "only warns", AtSpent.DEGRADE.value: "degrades"}
+
+
 def _edit(budget: Budget) -> str:
+    if budget.title:
+        return reverse("money_budget", args=[budget.title])
     kind, owner = {
         "vendor": ("dependency", budget.dependency),
         "tier": ("tier", budget.tier),

@@ -19,6 +19,7 @@ NO_DRAFT = "00000000-0000-4000-8000-000000000000"
 NO_TOKEN = "0123456789abcdef"
 
 #: Method, address, body, and the lowest role that may. A 404 or 409 counts as allowed.
+BUDGET = {"tier": "free", "amount": 1, "period": "day", "expected_version": 0, **WHY}
 OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/configuration", None, "viewer"),
     ("GET", f"{API}/configuration/older-defaults", None, "viewer"),
@@ -50,6 +51,20 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("PUT", f"{API}/templates/standard", NUMBERS | {"expected_version": 0}, "admin"),
     ("POST", f"{API}/templates/standard/preview", NUMBERS, "admin"),
     ("DELETE", f"{API}/templates/standard?{GONE}", None, "admin"),
+    ("GET", f"{API}/accounts", None, "viewer"),
+    ("GET", f"{API}/accounts/main", None, "viewer"),
+    ("PUT", f"{API}/accounts/main", {"expected_version": 0, **WHY}, "admin"),
+    ("DELETE", f"{API}/accounts/main?{GONE}", None, "admin"),
+    ("GET", f"{API}/budgets", None, "viewer"),
+    ("GET", f"{API}/budgets/main-month", None, "viewer"),
+    ("PUT", f"{API}/budgets/main-month", BUDGET, "admin"),
+    (
+        "POST",
+        f"{API}/budgets/main-month/raise",
+        {"amount": 1, "minutes": 1, "expected_version": 1, **WHY},
+        "admin",
+    ),
+    ("DELETE", f"{API}/budgets/main-month?{GONE}", None, "admin"),
     ("GET", f"{API}/models", None, "viewer"),
     ("GET", f"{API}/models/gpt-5.2", None, "viewer"),
     ("PUT", f"{API}/models/gpt-5.2", {"expected_version": 0, **WHY}, "admin"),
@@ -254,6 +269,19 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/servers/web-1", None, "viewer"),
     ("GET", "/tenant/effective?key=acme", None, "viewer"),
     ("GET", "/templates", None, "viewer"),
+    ("GET", "/accounts", None, "viewer"),
+    ("POST", "/accounts/new", {"name": "main", **WHY}, "admin"),
+    ("GET", "/accounts/of/main", None, "viewer"),
+    ("POST", "/accounts/of/main", {"act": "remove", "version": "1", **WHY}, "admin"),
+    ("GET", "/budgets/money/new", None, "admin"),
+    (
+        "POST",
+        "/budgets/money/new",
+        {"whose": "tier", "tier": "pro", "amount": "1", **WHY},
+        "admin",
+    ),
+    ("GET", "/budgets/of/main-month", None, "viewer"),
+    ("POST", "/budgets/of/main-month", {"act": "remove", "version": "1", **WHY}, "admin"),
     ("GET", "/models", None, "viewer"),
     ("POST", "/models/new", {"name": "gpt-5.2", **WHY}, "admin"),
     ("GET", "/models/of/gpt-5.2", None, "viewer"),

@@ -74,6 +74,7 @@ STAYS = {
     "policies_revision": "target reason",
     "policies_tenant": "key title parent",
     "policies_environment": "frozen_reason",
+    "spending_budget": "tenant",
     "schedules_schedule": "title document reason error",
     "audit_entry": "target_name before after reason",
     # Names that services choose: of models, locks, routes and jobs, and of limits that count callers.
@@ -111,7 +112,8 @@ LOOKED_AT = frozenset(
     policies_dependency policies_runbook policies_runbookrevision policies_subjectlimit
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts
-    refusals_digestkey refusals_refusalservice series_writer shares_piece shares_pool spending_model
+    refusals_digestkey refusals_refusalservice series_writer shares_piece shares_pool spending_account
+    spending_model
     """.split()  # noqa: SIM905
 )
 

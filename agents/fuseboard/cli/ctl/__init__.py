@@ -18,6 +18,7 @@ from typing import TypeAlias
 from fuseboard.cli.ctl import (
     backlogs,
     breakers,
+    budgets,
     change_requests,
     completion,
     counters,
@@ -33,7 +34,9 @@ from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
 from fuseboard.cli.ctl.limit_options import add_limit_options, option
 from fuseboard.cli.ctl.settings import CtlSettings
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.limit_fields import QUOTAS
+from fuseboard.contract.words import Period
 
 
 def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -80,6 +83,7 @@ def add_to(commands: Commands) -> None:
     _add_tenants(wanted)
     _add_templates(wanted)
     _add_models(wanted)
+    _add_budgets(wanted)
     _add_protection(wanted)
     _add_fleet(wanted)
     shells = wanted.add_parser("completion", help="print a completion script for these commands")
@@ -360,6 +364,44 @@ def _add_models(wanted: Commands) -> None:
         parser.add_argument("model")
     for parser in (price, unprice):
         parser.add_argument("start", help="a date, or a minute such as 2026-01-31T18:30Z")
+
+
+def _add_budgets(wanted: Commands) -> None:
+    about = _group(wanted, "account", "print, set and delete accounts at vendors")
+    _command(about, "list", budgets.list_accounts, "list accounts and their pools")
+    put = _command(
+        about,
+        "set",
+        budgets.set_account,
+        "set an account; values that are not given stay unchanged",
+        reason=True,
+    )
+    put.add_argument("--pool", action="append", metavar="NAME", help="a dependency of it; repeatable")
+    put.add_argument("--host", action="append", metavar="NAME", help="a host of the vendor; repeatable")
+    gone = _command(about, "remove", budgets.remove_account, "delete an account without budgets", reason=True)
+    for parser in (put, gone):
+        parser.add_argument("account")
+    about = _group(wanted, "budget", "print, set, raise and delete budgets")
+    _command(about, "list", budgets.list_budgets, "list budgets")
+    put = _command(
+        about,
+        "set",
+        budgets.set_budget,
+        "set a budget; values not given stay unchanged",
+        reason=True,
+    )
+    for name, what in {**budgets.OWNERS, **budgets.TEXTS}.items():
+        put.add_argument(f"--{name.replace('_', '-')}", help=what)
+    put.add_argument("--amount", type=int, help="in the unit of the measure: 1 USD is 1000000 micro_usd")
+    put.add_argument("--period", choices=[*Period], help="the calendar period")
+    put.add_argument("--warn-percent", type=int, help="warn when this much of it is spent; 0 for never")
+    put.add_argument("--at-100", choices=[*AtSpent], help="what happens to calls when it is spent")
+    more = _command(about, "raise", budgets.raise_budget, "raise a budget for some minutes", reason=True)
+    more.add_argument("--minutes", type=int, default=60, help="for how long; by default 60")
+    gone = _command(about, "remove", budgets.remove_budget, "delete a budget", reason=True)
+    for parser in (put, more, gone):
+        parser.add_argument("budget")
+    more.add_argument("amount", type=int, help="the amount until then")
 
 
 def _add_protection(wanted: Commands) -> None:

@@ -1,0 +1,148 @@
+"""Edits of accounts and budgets."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.audit.actor import FUSEBOARD, Actor
+from controlplane.editing.edits.edit_entity import EntityEdit, remove_entity, save_call
+from controlplane.editing.revise import revise
+from controlplane.editing.rows.write_changes import write_changes
+from controlplane.errors import InvalidEdit
+from controlplane.policies.history import Changed
+from controlplane.policies.state import read_budgets, read_entity
+from controlplane.spending.budget_rows import Budget
+
+#: The most raised budgets that end with one revision.
+_AT_ONCE = 1_000
+
+
+def set_account(
+    *,
+    environment: str,
+    account: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    hosts: list[str] | None = None,
+    pools: list[str] | None = None,
+) -> int:
+    """Create an account, on version 0, or change one. What is ``None`` stays."""
+    given = {"hosts": hosts, "pools": pools}
+    edit = _edit(environment, "account", account, expected_version, given)
+    action = f"account.{'created' if edit.creates else 'set'}"
+    return save_call(edit, reason=reason, actor=actor, action=action)
+
+
+def remove_account(
+    *, environment: str, account: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    """Remove an account that no budget belongs to."""
+    return remove_entity(
+        environment=environment,
+        kind="account",
+        name=account,
+        version=expected_version,
+        reason=reason,
+        actor=actor,
+    )
+
+
+def set_budget(
+    *,
+    environment: str,
+    budget: str,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+    **given: Any,
+) -> int:
+    """Create a budget, on version 0, or change one. What is ``None`` or left out stays.
+
+    ``given`` has the fields of ``controlplane.spending.budget_fields.BUDGET_FIELDS``.
+    """
+    edit = _edit(environment, "budget", budget, expected_version, given)
+    action = f"budget.{'created' if edit.creates else 'set'}"
+    return save_call(edit, reason=reason, actor=actor, action=action)
+
+
+def raise_budget(
+    *,
+    environment: str,
+    budget: str,
+    amount: int,
+    minutes: int,
+    expected_version: int | None,
+    reason: str,
+    actor: Actor,
+) -> int:
+    """Raise a budget for some minutes. Then its amount applies again."""
+    if amount <= 0:
+        raise InvalidEdit({"amount": ["Enter an amount of more than 0."]})
+    until = timezone.now().replace(microsecond=0) + timedelta(minutes=minutes)
+    typed = {"raised_to": amount, "raised_until": until.astimezone(UTC).isoformat()}
+    edit = EntityEdit(environment, "budget", budget, typed=typed, version=expected_version)
+    return save_call(edit, reason=reason, actor=actor, action="budget.raised")
+
+
+def remove_budget(
+    *, environment: str, budget: str, expected_version: int | None, reason: str, actor: Actor
+) -> int:
+    return remove_entity(
+        environment=environment,
+        kind="budget",
+        name=budget,
+        version=expected_version,
+        reason=reason,
+        actor=actor,
+    )
+
+
+def lower_raised_budgets() -> list[tuple[str, str]]:
+    """End the raised amounts whose time is over. Return environment and budget of each."""
+    ended: list[tuple[str, str]] = []
+    over = Budget.objects.filter(raised_until__lte=timezone.now())
+    for environment in sorted(set(over.values_list("environment_id", flat=True))):
+        with (
+            suppress(_AlreadyEnded),
+            revise(
+                environment=environment,
+                actor=FUSEBOARD,
+                reason="The time of the raised budget is over.",
+                needs_approval=False,
+            ) as revision,
+        ):
+            # Read under the revision's lock: an edit may have ended or prolonged them.
+            due = over.filter(environment=environment).order_by("name")
+            names = list(due.values_list("name", flat=True)[:_AT_ONCE])
+            if not names:
+                raise _AlreadyEnded
+            state = read_budgets(environment)
+            changes = []
+            for name in names:
+                before = state["budget", name]
+                changes.append(Changed("budget", name, before, before | {"raised_to": 0, "raised_until": ""}))
+            for change in changes:
+                revision.audit_change("budget.lowered", change)
+            write_changes(revision, changes)
+            ended += [(environment, name) for name in names]
+    return ended
+
+
+class _AlreadyEnded(Exception):
+    pass
+
+
+def _edit(environment: str, kind: str, name: str, version: int | None, given: dict[str, Any]) -> EntityEdit:
+    """Without a version, for commands and seeds, the entity is created if it does not exist."""
+    typed = {field: _text(value) for field, value in given.items() if value is not None}
+    creates = version == 0 or (version is None and read_entity(environment, kind, name) is None)
+    return EntityEdit(
+        environment, kind, name, typed=typed, version=None if creates else version, creates=creates
+    )
+
+
+def _text(value: Any) -> Any:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value

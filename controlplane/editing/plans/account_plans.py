@@ -1,0 +1,55 @@
+"""Accounts and budgets of a plan: what becomes of each, and what cannot be true of all."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from controlplane.policies.fields import Fields
+from controlplane.spending.budget_fields import BUDGET_FIELDS, NEW_ACCOUNT, NEW_BUDGET, wrong_budget
+from controlplane.spending.budget_rows import OWNERS
+
+#: Reports a field, and what is wrong with it.
+Report = Callable[[str, str], None]
+
+
+def planned_account(
+    given: Fields, now: Fields | None, dependencies: Collection[str], report: Report
+) -> Fields:
+    fields = {**NEW_ACCOUNT, **(now or {}), **given}
+    for pool in fields["pools"]:
+        if pool not in dependencies:
+            report("pools", f"There is no dependency {pool!r}.")
+    return fields
+
+
+def planned_budget(
+    name: str,
+    given: Fields,
+    now: Fields | None,
+    known: Mapping[str, Collection[str]],
+    at: datetime,
+    report: Report,
+) -> Fields:
+    """``known`` has the names that a budget can belong to, by kind; those of tenants are checked later."""
+    fields = {**NEW_BUDGET, **(now or {}), **given}
+    for field, message in wrong_budget(name, fields, now, at):
+        report(field, message)
+    for owner in OWNERS:
+        if fields[owner] and owner in known and fields[owner] not in known[owner]:
+            report(owner, f"There is no {owner} {fields[owner]!r}.")
+    return {field: fields[field] for field in BUDGET_FIELDS if field in fields}
+
+
+def still_used(
+    left: Mapping[tuple[str, str], Any], removed: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and message for each removed thing that an account or a budget still refers to."""
+    for (kind, name), fields in left.items():
+        if not fields or kind not in ("account", "budget"):
+            continue
+        for pool in fields["pools"] if kind == "account" else ():
+            if ("dependency", pool) in removed:
+                yield "dependency", pool, f"It is still a pool of account {name}."
+        for owner in OWNERS if kind == "budget" else ():
+            if fields[owner] and (owner, fields[owner]) in removed:
+                yield owner, fields[owner], f"Budget {name} still belongs to it."

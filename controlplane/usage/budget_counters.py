@@ -1,0 +1,115 @@
+"""The counters of budgets that pods enforce as such: of accounts, dependencies, tiers and tenants."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from controlplane.policies.models import Tenant
+from controlplane.spending.budget_rows import Budget
+from fuseboard.contract import keys
+from fuseboard.contract.budget_limits import rule_name
+from fuseboard.contract.budgets import AtSpent
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetColumns:
+    """A budget with the columns of a limit."""
+
+    name: str
+    measure: str
+    limit: int
+    period: str
+    time_zone: str
+    shadow: bool
+    dependency: str
+    account: str
+    warn_percent: int
+    at_100: str
+
+    @classmethod
+    def of(cls, row: Budget) -> Self:
+        """Its name is that of the rule in decisions."""
+        return cls(
+            name=f"{row.account}/{rule_name(row.name)}"
+            if row.account
+            else rule_name(row.instead_of or row.name),
+            measure=row.measure,
+            limit=row.amount if row.raised_to is None else row.raised_to,
+            period=row.period,
+            time_zone=row.time_zone,
+            shadow=row.at_100 != AtSpent.STOP.value,
+            dependency=row.dependency,
+            account=row.account,
+            warn_percent=row.warn_percent,
+            at_100=row.at_100,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetCounter:
+    key: str
+    tenant: str
+    tier: str
+    columns: BudgetColumns
+    row: Budget
+
+
+def shared_counters(environment: str) -> Iterable[BudgetCounter]:
+    """The counters of accounts and dependencies, which all callers share."""
+    rows = Budget.objects.filter(environment=environment, tier="", tenant="").order_by("name")
+    for row in rows:
+        if row.account:
+            key = keys.account_budget(environment, row.account, row.name)
+        else:
+            key = keys.dependency_budget(environment, row.dependency, row.name)
+        yield BudgetCounter(key=key, tenant="", tier="", columns=BudgetColumns.of(row), row=row)
+
+
+def tier_counters(environment: str, busy: Iterable[str]) -> Iterable[BudgetCounter]:
+    """The counters of the budgets of tiers, for these tenants."""
+    of_tiers = Budget.objects.filter(environment=environment).exclude(tier="").order_by("name")
+    by_tier: dict[str, list[Budget]] = {}
+    for row in of_tiers:
+        by_tier.setdefault(row.tier, []).append(row)
+    if not by_tier:
+        return
+    tenants = Tenant.objects.filter(environment=environment, deleted=False, key__in=list(busy))
+    found = list(tenants.filter(tier__name__in=by_tier).select_related("tier"))
+    replaced = {
+        (row.tenant, row.instead_of)
+        for row in Budget.objects.filter(environment=environment, tenant__in=[one.key for one in found])
+    }
+    above = _parents(environment, found)
+    for tenant in found:
+        for row in by_tier[tenant.tier.name]:
+            if (tenant.key, row.name) not in replaced:
+                key = _tenant_key(environment, tenant, row.name, above)
+                columns = BudgetColumns.of(row)
+                yield BudgetCounter(key=key, tenant=tenant.key, tier=row.tier, columns=columns, row=row)
+
+
+def tenant_counters(environment: str) -> Iterable[BudgetCounter]:
+    rows = list(Budget.objects.filter(environment=environment).exclude(tenant="").order_by("name"))
+    wanted = Tenant.objects.filter(
+        environment=environment, deleted=False, key__in={row.tenant for row in rows}
+    ).select_related("tier")
+    tenants = {tenant.key: tenant for tenant in wanted} if rows else {}
+    above = _parents(environment, tenants.values())
+    for row in rows:
+        if (tenant := tenants.get(row.tenant)) is not None:
+            key = _tenant_key(environment, tenant, row.instead_of or row.name, above)
+            yield BudgetCounter(
+                key=key, tenant=tenant.key, tier=tenant.tier.name, columns=BudgetColumns.of(row), row=row
+            )
+
+
+def _parents(environment: str, tenants: Iterable[Tenant]) -> dict[str, str]:
+    parents = {tenant.parent for tenant in tenants} - {""}
+    rows = Tenant.objects.filter(environment=environment, key__in=parents, deleted=False)
+    return dict(rows.values_list("key", "parent")) if parents else {}
+
+
+def _tenant_key(environment: str, tenant: Tenant, name: str, above: dict[str, str]) -> str:
+    if tenant.parent in above:
+        return keys.member_budget(environment, above[tenant.parent] or tenant.parent, tenant.key, name)
+    return keys.tenant_budget(environment, tenant.key, name)
