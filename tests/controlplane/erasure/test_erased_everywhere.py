@@ -99,7 +99,7 @@ NEVER = frozenset(
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
     protection frozen_by alert_rules page title name returns_to body source default_title default_body
     fallback_note username first_name last_name email password key value id name_prefix detail points turns
-    aliases pool
+    aliases pool hosts pools account tier at_100 instead_of
     """.split()  # noqa: SIM905 - read as a text, not as many strings
 )
 #: Tables of which a column that is in ``NEVER`` for others was looked at: it holds no tenant here.
