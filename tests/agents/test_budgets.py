@@ -373,6 +373,25 @@ async def test_a_budget_that_is_raised_goes_on_from_what_is_spent(limits: redis.
         assert isinstance(await call(pod, ONE_USD), Refused)
 
 
+async def test_a_pod_also_knows_what_was_spent_after_its_last_question(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_budgets, "LOOK_S", 0.02)
+    async with pods(redis_url, policy_of(of_account=(budget(10 * ONE_USD),))) as (pod,):
+        kept = pod.admission.redis_fallback.budgets
+
+        def known() -> list[int]:
+            return [one.amount for one in kept._kept.values()]
+
+        pod.admission.charging.charge("gpt", (("micro_usd", ONE_USD),), "", batch=True)
+        await eventually(lambda: known() == [ONE_USD])
+        permit = await call(pod, ONE_USD)
+        assert isinstance(permit, Permit)
+        await eventually(lambda: known() == [2 * ONE_USD])
+        pod.admission.settle(permit.decision, "micro_usd", 5 * ONE_USD)
+        await eventually(lambda: known() == [6 * ONE_USD])
+
+
 async def test_a_look_that_failed_is_not_repeated_for_a_budget_that_was_dropped(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -32,6 +32,8 @@ class KnownSpending:
         self._spent: OrderedDict[bytes, _Spent] = OrderedDict()
         #: Called with a budget, and with what Redis says is spent of it in the period with this beginning.
         self.on_budget: Callable[[LimitRef, int, int], None] = lambda *_: None
+        #: Called with a budget of which something was spent or given back without a question.
+        self.on_correction: Callable[[LimitRef], None] = lambda _: None
 
     def learn(self, demand: Demand, now_us: int) -> None:
         """Redis has answered a question about ``demand``, which says what is left of its limits."""
@@ -59,6 +61,8 @@ class KnownSpending:
 
     def add(self, ref: LimitRef, amount: int, at_us: int) -> None:
         """Redis also counts ``amount`` for a call of this time, or will; a negative amount is given back."""
+        if isinstance(ref.limit, BudgetLimit):
+            self.on_correction(ref)
         known = self._spent.get(ref.key)
         if known is not None and (amount > 0 or at_us >= known.began_us):
             known.amount = max(0, known.amount + amount)

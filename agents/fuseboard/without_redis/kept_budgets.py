@@ -55,6 +55,7 @@ class KeptBudgets:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         spending.on_budget = self._seen
+        spending.on_correction = self._corrected
 
     def stop(self) -> None:
         self._stopped = True
@@ -72,6 +73,17 @@ class KeptBudgets:
 
     def _seen(self, ref: LimitRef, amount: int, began_us: int) -> None:
         """A call was decided by a budget, of which ``amount`` is spent now."""
+        kept = self._keep(ref, began_us)
+        if not kept.warned:
+            self._warn(kept, amount)
+
+    def _corrected(self, ref: LimitRef) -> None:
+        """A call has ended, or a batch was charged: what is spent is not what the last look said."""
+        if now_us := self._health.store_time_us():
+            self._keep(ref, ref.rule(1.0, now_us)[2])
+
+    def _keep(self, ref: LimitRef, began_us: int) -> _Kept:
+        """Look at a budget soon. Returns what is kept of it in the period with this beginning."""
         kept = self._kept.get(ref.key)
         if kept is None or kept.began_us != began_us:
             kept = self._kept[ref.key] = _Kept(ref, began_us)
@@ -81,10 +93,9 @@ class KeptBudgets:
             self._due.pop(dropped, None)
         kept.ref = ref
         self._due[ref.key] = None
-        if not kept.warned:
-            self._warn(kept, amount)
         if self._timer is None:
             self._look_later()
+        return kept
 
     def _warn(self, kept: _Kept, amount: int) -> None:
         """Log once in a period that the budget is nearly spent."""
