@@ -9,7 +9,9 @@ import redis
 from msgspec.structs import replace
 
 import fuseboard
-from fuseboard import Agent, Alternative, Default
+from fuseboard import Agent, Alternative, Default, Permit
+from fuseboard.calling.current_chain import noted_in
+from fuseboard.testing import FakeAgent
 from tests.agents.limit_kinds import daily
 from tests.llm.pods import LIMIT, RULES, billed, gpt, pod, thread_pod
 from tests.llm.vendor import Vendor
@@ -97,6 +99,25 @@ async def test_an_inner_chain_is_a_part_of_the_cost(limits: redis.Redis, redis_u
         outer = agent.fallback("llm", [Default("sorry")])
         answer = await outer.run(lambda: inner.run(ask))
         assert (answer.cost, answer.value.cost) == ({"tokens": 7}, {"tokens": 7})
+
+
+async def test_a_task_that_goes_on_after_the_answer_is_noted_no_more():
+    agent, answered = FakeAgent(), asyncio.Event()
+
+    async def work() -> None:
+        await answered.wait()
+        await agent.admit_call("llm")
+
+    async def ask() -> asyncio.Task[None]:
+        await agent.admit_call("llm")
+        return asyncio.create_task(work())
+
+    permits: list[Permit] = []
+    with noted_in(permits):
+        task = await ask()
+    answered.set()
+    await task
+    assert (len(permits), len(agent.calls)) == (1, 2)
 
 
 @pytest.mark.parametrize(("spent", "tries"), [(0, 3), (85, 1)])
