@@ -52,4 +52,5 @@ def followed_limits(environment: str) -> dict[tuple[str, str], int]:
 def _seen(environment: str) -> Iterator[tuple[str, str, int, int]]:
     rows = Server.objects.filter(environment=environment, state__in=_HEARD).exclude(seen=[])
     for seen in rows.values_list("seen", flat=True)[:MAX_PODS]:
-        yield from seen
+        # A pod that names a limit twice has one vote.
+        yield from {(row[0], row[1]): row for row in seen}.values()
