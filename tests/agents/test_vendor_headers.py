@@ -176,6 +176,10 @@ class TestWhichLimit:
         assert left_of(limits, (StatedLimit("calls", 5_000, 7),)) == {"day": (7, 5_000)}
         assert left_of(limits, (StatedLimit("calls", 30, 1),)) == {}
 
+    @pytest.mark.parametrize(("reset_s", "left"), [(59.0, {"minute": (3, 1_000)}), (40_000.0, {})])
+    def test_a_limit_that_is_full_again_later_has_a_longer_window(self, reset_s: float, left: object):
+        assert left_of((self.MINUTE,), (StatedLimit("calls", 1_000, 3, reset_s),)) == left
+
     def test_the_smaller_of_two_reports_counts(self):
         reports = (StatedLimit("calls", 600, 7, None, 60_000), StatedLimit("calls", 600, 5))
         assert left_of((self.MINUTE,), reports) == {"minute": (5, 600)}

@@ -8,6 +8,7 @@ lowers what is left here, so a configured limit is never exceeded because a vend
 import logging
 from collections import deque
 from collections.abc import Mapping
+from threading import Lock
 from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,19 +38,24 @@ _COUNTED = (Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET)
 
 
 class Trust:
-    """Whether the figures of one dependency are used. Threads share it: a lost count is harmless."""
+    """Whether the figures of one dependency are used. For any thread."""
 
     def __init__(self, dependency: str) -> None:
         self._dependency = dependency
         self._contradictions: deque[float] = deque(maxlen=MAX_CONTRADICTIONS + 1)
+        self._lock = Lock()
         self.ignored_until = 0.0
 
     def contradicted(self, now: float) -> None:
         """The vendor has refused a call for a limit of which it reports enough."""
-        self._contradictions.append(now)
-        if len(self._contradictions) > MAX_CONTRADICTIONS and now - self._contradictions[0] < CONTRADICTED_S:
-            self._contradictions.clear()
-            self.ignored_until = now + IGNORED_S
+        with self._lock:
+            times = self._contradictions
+            times.append(now)
+            ignores = len(times) > MAX_CONTRADICTIONS and now - times[0] < CONTRADICTED_S
+            if ignores:
+                times.clear()
+                self.ignored_until = now + IGNORED_S
+        if ignores:
             log.warning(
                 "limits.remaining_ignored dependency=%s: %d answers of status 429 reported that enough is"
                 " left, so what this vendor reports as left is not used for %d min",
@@ -111,6 +117,8 @@ def _is_about(one: StatedLimit, limit: Limit) -> bool:
     """A vendor may have several limits of one measure, such as one per minute and one per day."""
     if one.window_ms is not None:
         return one.window_ms / SAME_WINDOW <= limit.window_ms <= one.window_ms * SAME_WINDOW
+    if one.reset_s is not None and one.reset_s * 1000 > limit.window_ms * SAME_WINDOW:
+        return False  # a limit of a longer window: all of ours is there again earlier
     return one.limit / SAME_LIMIT <= limit.limit <= one.limit * SAME_LIMIT
 
 
