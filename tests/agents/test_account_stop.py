@@ -147,6 +147,19 @@ async def test_two_pods_that_record_it_stop_all_pools_of_the_account_in_all_pods
         assert await call(every[2], "claude") is None, "another account works"
 
 
+async def test_calls_that_were_under_way_do_not_prolong_the_stop_of_their_pod(
+    limits: redis.Redis, redis_url: str
+):
+    async with fleet(redis_url) as (pod, *_):
+        permits = [await pod.admission.admit_call("gpt") for _ in range(2)]
+        stops = pod.admission.calls.stops
+        ends = []
+        for permit in permits:
+            pod.admission.report(permit, *judge_permitted(permit, NO_QUOTA))
+            ends.append(stops.stopped["gpt"].until)
+        assert ends[0] == ends[1]
+
+
 async def test_a_wrong_key_stops_one_pool_of_one_pod(limits: redis.Redis, redis_url: str):
     async with fleet(redis_url) as every:
         for _ in range(3):

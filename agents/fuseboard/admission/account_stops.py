@@ -75,7 +75,11 @@ class AccountStops:
         account = self._configuration.snapshot.account_of(dependency)
         if account is None:
             return False
-        self._stop(account, ACCOUNT_STOP_S).own = True
+        stop = self._stops.get(account.name)
+        # The calls that were under way report it late. They prolong nothing.
+        if stop is None or stop.until <= monotonic():
+            stop = self._stop(account, ACCOUNT_STOP_S)
+        stop.own = True
 
         def answered(left_us: int) -> None:
             if left_us > 0:
