@@ -228,6 +228,10 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
                 permit.settler = self.settle
                 self._bound(permit, tier)
                 if until is not None:
+                    if until <= monotonic():
+                        # The wait for Redis can be longer than the caller's deadline.
+                        self.give_back(permit)
+                        self._refuse_late(dependency)
                     self._hurry(permit, until)
                 if (chain := current_chain()) is not None:
                     chain.append(permit)

@@ -7,12 +7,14 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import msgspec
 import pytest
 
 import fuseboard
-from fuseboard import Agent, blocking
+from fuseboard import Agent, Permit, blocking
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.agent_api import threads
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
@@ -190,6 +192,24 @@ class TestBlocks:
                 with pytest.raises(Refused) as caught:
                     await agent.admit_call("plain")
             assert refused(caught) is Reason.QUEUE_TIMEOUT
+
+    async def test_a_call_that_is_admitted_after_its_deadline_is_given_back(
+        self, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with Agent(settings=settings) as agent:
+            admission = agent._runtime.admission
+            admit_in_time = admission.admit_call
+
+            async def admit_late(dependency: str, **options: Any) -> Permit:
+                permit = await admit_in_time(dependency, **{**options, "until": None})
+                await asyncio.sleep(options["until"] - monotonic() + 0.01)
+                return permit
+
+            monkeypatch.setattr(admission, "admit_call", admit_late)
+            with pytest.raises(Refused) as caught:
+                await agent.admit_call("payments", deadline_s=0.1)
+            assert refused(caught) is Reason.QUEUE_TIMEOUT
+            assert guard_of(agent).in_flight == 0
 
     @pytest.mark.parametrize(("slow_ms", "outcome"), [(5_000, "neutral"), (100, "failure")])
     async def test_a_deadline_that_gives_the_vendor_too_little_time_is_no_failure(
