@@ -167,6 +167,15 @@ def test_threads_have_the_same(tmp_path: Path):
             agent.fallback("llm", [Similar(returns(None))])
 
 
+def test_a_quality_that_is_no_number_is_logged_and_costs_no_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with blocking.Agent(settings=settings_with(tmp_path, POLICY)) as agent:
+        answer = agent.fallback("llm", [], quality=lambda _: "good").run(Model(0.5).ask)  # type: ignore[arg-type, return-value]
+    assert (answer.value, answer.quality) == (0.5, None)
+    assert "quality.unknown dependency=llm error=TypeError" in caplog.text
+
+
 def test_an_answer_can_be_stored_without_its_calls(agent: Agent):
     permit = agent.permit_unasked("llm")
     kept = Answer(value="long", source="llm", permits=(permit,))

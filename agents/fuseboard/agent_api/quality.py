@@ -68,6 +68,9 @@ class Tries:
         """Whether to ask again. ``quality`` is ``None`` if the judge has failed: that says nothing bad."""
         known = isinstance(quality, int | float) and not isinstance(quality, bool) and quality == quality
         if not known:
+            if quality is not None:
+                # Also what a function of a blocking chain has returned to be awaited.
+                self.judge_failed(TypeError(f"a quality is a number, not {type(quality).__name__}"))
             if self.made == 1:
                 self.best = answer
             return False
