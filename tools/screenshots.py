@@ -49,6 +49,10 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "template": ("/templates", "tbody a[href^='/templates/of/']"),
     "models": "/models",
     "model": ("/models", "tbody a[href^='/models/of/']"),
+    "vendor_accounts": "/accounts",
+    "vendor_account": ("/accounts", "tbody a[href^='/accounts/of/']"),
+    "add_money_budget": "/budgets/money/new?account=openai-main",
+    "money_budget": ("/accounts", "tbody a[href^='/budgets/of/']"),
     "tiers": "/tiers",
     "edit": ("/tiers", "tbody a[href^='/edit/tier']"),
     "edit_freeze": "/edit-freeze",
@@ -227,6 +231,17 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.fill(".form [name=reason]", "Price list of December 2025")
     page.click(".form button[type=submit]")
     page.wait_for_url("**/models/of/**")
+    page.goto("/accounts")
+    for name, value in {"name": "openai-main", "pools": "search", "hosts": "api.openai.com"}.items():
+        page.fill(f".form [name={name}]", value)
+    page.fill(".form [name=reason]", "One contract for all models")
+    page.click(".form button[type=submit]")
+    page.wait_for_url("**/accounts/of/**")
+    page.goto("/budgets/money/new?account=openai-main")
+    page.fill("[name=amount]", "50000")
+    page.fill("[name=reason]", "Budget of December")
+    page.click(".form button[type=submit]")
+    page.wait_for_url(lambda address: "/budgets/money/new" not in address)
     page.goto("/edit/tier?key=pro&limit.requests.limit=45")
     page.fill("[name=reason]", "CRM-5581 a new contract")
     page.fill("[name=starts]", time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() + 86400)))
