@@ -141,6 +141,17 @@ async def test_an_edit_keeps_what_is_followed_below_the_new_limit(
         assert numbers(server)["hour"] == before
 
 
+async def test_a_higher_floor_applies_at_once(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with serving(redis_url, monkeypatch) as (server, followed):
+        followed._answered("vendor", LIMITS[0])([30, 1, 1, 2, 5_000])
+        assert numbers(server)["hour"] == 30
+        give(server.configuration, policy(60), revision=9)
+        assert numbers(server)["hour"] == 60
+        assert {one.limit: one.followed for one in server.admission.calls.seen()}["hour"] == 60
+
+
 async def test_without_redis_the_last_number_applies_for_ten_minutes(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -71,6 +71,17 @@ class TestRising:
         assert 540 < numbers[12] < 600
         assert numbers[-1] == 600
 
+    def test_a_large_limit_comes_back_no_further_than_configured(self, limits: redis.Redis):
+        learner = Learner(limits, ceiling=100_000)
+        tick(learner, asked=50, sent=50, refused=50)
+        numbers = [tick(learner, asked=80, sent=50).limit for _ in range(30)]
+        assert (numbers[0], max(numbers)) == (70_000, 100_000)
+
+    def test_a_clock_that_is_an_hour_behind_keeps_it_from_nothing(self, limits: redis.Redis):
+        learner = self.fallen(limits)
+        learner.now_us -= 3_600_000_000
+        assert ticks(learner, 60, asked=80, sent=50).limit == 600
+
     def test_an_idle_night_does_not_raise_it(self, limits: redis.Redis):
         learner = self.fallen(limits)
         assert ticks(learner, 60, asked=10, sent=10).limit == 420
@@ -161,6 +172,14 @@ class TestTheKey:
             limits.flushall()
             limits.set(KEY, text)
             assert Learner(limits).report("web-1", 1, 1, 1) == Answer(600, 0, 0, 0, 0), text
+
+    def test_pods_without_a_name_are_forgotten(self, limits: redis.Redis):
+        learner = Learner(limits)
+        learner.report("web-1", 10, 10)
+        known = msgspec.msgpack.decode(limits.get(KEY) or b"", strict=False)
+        known["pods"] |= {number: [10, 10, 0, 0, 0, 0] for number in (1, 2.5)}
+        limits.set(KEY, msgspec.msgpack.encode(known))
+        assert tick(learner, asked=10, sent=10).steps == 1
 
     def test_a_lower_configured_limit_applies_at_once(self, limits: redis.Redis):
         learner = Learner(limits)

@@ -194,11 +194,13 @@ class FollowedLimits:
         if number is None or number.limit >= limit.limit:
             self._calls.followed.pop((name, limit.name), None)
             return limit
-        self._calls.followed[name, limit.name] = number.limit
+        # The floor, or the configured limit, may be higher than when the number was learned.
+        lowered = max(self._floor(limit), number.limit)
+        self._calls.followed[name, limit.name] = lowered
         burst = limit.burst
         if limit.algorithm is Algorithm.TOKEN_BUCKET:
-            burst = max(1, limit.burst * number.limit // limit.limit)
-        return replace(limit, limit=number.limit, burst=burst)
+            burst = max(1, limit.burst * lowered // limit.limit)
+        return replace(limit, limit=lowered, burst=burst)
 
 
 def follows(limit: Limit) -> bool:

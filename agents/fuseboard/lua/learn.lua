@@ -64,9 +64,9 @@ local function read(text)
         }
     end
     for name, pod in pairs(s.pods) do
-        local known = type(pod) == 'table' and #pod == 6
+        local known = type(name) == 'string' and type(pod) == 'table' and #pod == 6
         for i = 1, 6 do known = known and is_number(pod[i]) end
-        if not known then s.pods[name] = nil end
+        if known then pod[5], pod[6] = min(pod[5], now), min(pod[6], now) else s.pods[name] = nil end
     end
     for i = #s.window, 1, -1 do
         local one = s.window[i]
@@ -74,6 +74,7 @@ local function read(text)
     end
     -- After a failover, the clock may be behind.
     s.next, s.held = min(s.next, now + tick), min(s.held, now + HELD * tick)
+    s.at = min(s.at, now)
     return s
 end
 

@@ -42,6 +42,9 @@ class Fleet:
             pod.number, pod.heard_us = number, now
         self.due_us = min(self.due_us, now + TICK_US)
         self.held_us = min(self.held_us, now + HELD * TICK_US)
+        self.fell_us = min(self.fell_us, now)
+        for known in self.pods.values():
+            known.reported_us, known.heard_us = min(known.reported_us, now), min(known.heard_us, now)
         if now >= self.due_us:
             self.step(now)
         return floor(self.limit)
