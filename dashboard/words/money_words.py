@@ -4,7 +4,7 @@ import re
 
 from controlplane.spending.models import LONG_PRICES, PRICES
 
-_USD = re.compile(r"(?P<whole>[0-9]{1,9})(?:\.(?P<decimals>[0-9]{1,6}))?", re.ASCII)
+_USD = re.compile(r"(?P<whole>[0-9]{1,10})(?:\.(?P<decimals>[0-9]{1,6}))?", re.ASCII)
 WRONG_USD = "Enter USD with at most 6 decimals, such as 2.50."
 
 #: Column of a price -> what it is the price of.

@@ -8,6 +8,7 @@ import pytest
 from controlplane.fleet.models import Server, ServerState
 from controlplane.spending.budget_rows import Account, Budget
 from fuseboard.contract import keys
+from fuseboard.contract.budgets import MAX_BUDGET
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 from tests.dashboard.editor_steps import page
@@ -57,6 +58,7 @@ def test_an_account_is_shown_changed_and_removed(ada: Any) -> None:
     assert Account.objects.get().pools == []
     assert "saved openai-main while you were editing" in page(ada.post(where, change), 409)
     assert "already exists" in page(ada.post("/accounts/new", {"name": "openai-main", **WHY}), 422)
+    assert "Use 1 to 64 letters" in page(ada.post("/accounts/new", {"name": "a/b", **WHY}), 422)
     assert "Enter a name" in page(ada.post("/accounts/new", {"name": "", **WHY}), 422)
     assert ada.post(where, {"act": "remove", "version": "2", **WHY}).status_code == 302
     assert ada.get(where).status_code == 404
@@ -103,6 +105,16 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
     assert "Over budget" in said
     assert ada.post(WHERE, {"act": "remove", "version": version(), **WHY}).status_code == 302
     assert ada.get(WHERE).status_code == 404
+
+
+def test_the_largest_budget_is_saved_as_its_page_shows_it(ada: Any) -> None:
+    assert ada.post("/budgets/money/new", new(amount="9,007,199,254.740991")).status_code == 302
+    assert page(ada.get(WHERE)).count('value="9,007,199,254.740991"') == 2
+    change = {"act": "change", "amount": "9,007,199,254.740991", "at_100": "warn", "version": version()}
+    assert ada.post(WHERE, change | WHY).status_code == 302
+    assert Budget.objects.get().amount == MAX_BUDGET
+    more = {"amount": "9,007,199,254.740992", "version": version()}
+    assert "Enter at most 9,007,199,254.740991 USD." in page(ada.post(WHERE, change | more | WHY), 422)
 
 
 def test_pods_that_do_not_enforce_budgets_are_named(ada: Any, fleet: Any) -> None:

@@ -1,5 +1,6 @@
 """Accounts at vendors: their pools, which stop and spend together."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,14 +30,16 @@ class NewAccountForm(EditForm):
         typed = self.cleaned_data
         if not typed["name"]:
             raise InvalidEdit({"name": ["Enter a name for the account, such as openai-main."]})
-        self.then = reverse("vendor_account", args=[typed["name"]])
-        return edits.set_account(
+        revision = edits.set_account(
             account=typed["name"],
             pools=_lines(typed["pools"]),
             hosts=_lines(typed["hosts"]),
             expected_version=0,
             **self.common,
         )
+        # Only a name that was saved has an address.
+        self.then = reverse("vendor_account", args=[typed["name"]])
+        return revision
 
     def refuse(self, error: EditError) -> int:
         if isinstance(error, InvalidEdit):
@@ -109,10 +112,11 @@ def _list(
 ) -> HttpResponse:
     environment = environment_in(request)
     rows = Account.objects.filter(environment=environment).order_by("name")
+    budgets = _budgets_by_account(environment)
     context = context_of(
         request,
         "vendor_accounts",
-        rows=[(row, _budgets_of(environment, row.name)) for row in rows],
+        rows=[(row, budgets[row.name]) for row in rows],
         typed=typed or {},
         errors=errors or {},
         conflict=conflict,
@@ -138,7 +142,7 @@ def _page(
         request,
         "vendor_accounts",
         row=row,
-        budgets=_budgets_of(environment, row.name),
+        budgets=_budgets_by_account(environment)[row.name],
         pools="\n".join(row.pools),
         hosts="\n".join(row.hosts),
         act=act,
@@ -149,9 +153,11 @@ def _page(
     return render(request, "dashboard/account.html", context, status=status)
 
 
-def _budgets_of(environment: str, account: str) -> list[tuple[str, str]]:
-    rows = Budget.objects.filter(environment=environment, account=account).order_by("name")
-    return [(row.name, f"{amount_words(row.amount, row.measure)} per {row.period}") for row in rows]
+def _budgets_by_account(environment: str) -> Mapping[str, list[tuple[str, str]]]:
+    found: Mapping[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in Budget.objects.filter(environment=environment).exclude(account="").order_by("name"):
+        found[row.account].append((row.name, f"{amount_words(row.amount, row.measure)} per {row.period}"))
+    return found
 
 
 def _lines(text: str) -> list[str]:

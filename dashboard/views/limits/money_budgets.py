@@ -19,7 +19,7 @@ from dashboard.forms import SentNumberField, TextField, WholeField
 from dashboard.views.page import context_of, names_of, not_found, text_parameter
 from dashboard.words.money_words import micro_usd_of, usd
 from dashboard.words.rate_words import amount_words
-from fuseboard.contract.budgets import MICRO_USD, AtSpent
+from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD, AtSpent
 
 WHOSE = (
     ("account", "An account: all its pools together"),
@@ -55,9 +55,12 @@ class _AmountForm(EditForm):
         text = self.cleaned_data["amount"]
         if measure == MICRO_USD:
             try:
-                return micro_usd_of(text)
+                amount = micro_usd_of(text)
             except ValueError as error:
                 raise InvalidEdit({"amount": [str(error)]}) from None
+            if amount > MAX_BUDGET:
+                raise InvalidEdit({"amount": [f"Enter at most {usd(MAX_BUDGET)} USD."]})
+            return amount
         plain = text.strip().replace(",", "")
         if not (plain.isascii() and plain.isdecimal() and len(plain) <= 16):
             raise InvalidEdit({"amount": ["Enter a whole number of at least 0."]})
@@ -239,6 +242,7 @@ def _page(
         return not_found(request, "No such budget", "There is no budget with this name.")
     kind, owner = row.owner
     money = row.measure == MICRO_USD
+    more = min(row.amount * 3 // 2, MAX_BUDGET)
     context = context_of(
         request,
         "budgets",
@@ -249,7 +253,7 @@ def _page(
         amount=amount_words(row.amount, row.measure),
         raised=None if row.raised_to is None else amount_words(row.raised_to, row.measure),
         plain=usd(row.amount) if money else str(row.amount),
-        more=usd(row.amount * 3 // 2) if money else str(row.amount * 3 // 2),
+        more=usd(more) if money else str(more),
         at_100=AT_100,
         at_100_words=dict(AT_100).get(row.at_100, row.at_100),
         minutes=[(str(number), words) for number, words in RAISED_MINUTES],
