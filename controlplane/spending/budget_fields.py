@@ -50,7 +50,7 @@ def budget_of(row: Budget) -> contract.Budget:
     """The budget as pods know it. A raised amount applies until its end is a revision, as for overrides."""
     return contract.Budget(
         name=row.instead_of or row.name,
-        amount=row.amount if row.raised_to is None else row.raised_to,
+        amount=row.applies,
         period=Period(row.period),
         time_zone=row.time_zone,
         measure=row.measure,

@@ -94,6 +94,11 @@ class Budget(models.Model):
         return self.name
 
     @property
+    def applies(self) -> int:
+        """What pods enforce. An amount that was set above the raise meanwhile is not lowered by it."""
+        return max(self.amount, self.raised_to or 0)
+
+    @property
     def owner(self) -> tuple[str, str]:
         """The kind and the name of its owner."""
         return next((kind, getattr(self, kind)) for kind in OWNERS if getattr(self, kind))

@@ -34,7 +34,7 @@ class BudgetColumns:
             if row.account
             else rule_name(row.instead_of or row.name),
             measure=row.measure,
-            limit=row.amount if row.raised_to is None else row.raised_to,
+            limit=row.applies,
             period=row.period,
             time_zone=row.time_zone,
             shadow=row.at_100 != AtSpent.STOP.value,

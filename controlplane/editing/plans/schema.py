@@ -188,7 +188,7 @@ class Reading:
             elif field in checks:
                 for message in _field_errors(kind, field, type(given), given):
                     self.error((field,), message)
-                self.fields[field] = given
+                self.fields[field] = _in_utc(given) if field == "raised_until" else given
             else:
                 self.error((field,), f"A {kind} has no such field, only {_fields_of(kind)}.")
         return self.fields

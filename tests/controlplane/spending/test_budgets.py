@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from datetime import timezone as tz
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from controlplane.editing.edits.budgets import lower_raised_budgets
 from controlplane.editing.plans import PlanErrors, apply_plan, export_plan, read_plan
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of, tenant_records
-from controlplane.policies.models import Environment
+from controlplane.policies.models import Change, Environment
 from controlplane.policies.state import read_state
 from controlplane.spending.budget_fields import BUDGET_FIELDS
 from controlplane.spending.budget_rows import Budget as Row
@@ -125,6 +126,22 @@ def test_a_raised_budget_ends_with_a_revision(
     assert head() == before + 1
     assert published().accounts[0].budgets[0].amount == 100
     assert Entry.objects.filter(action="budget.lowered").exists()
+
+
+def test_a_raise_never_lowers_a_budget(common: dict[str, Any]) -> None:
+    budget: dict[str, Any] = {"budget": "openai-month", **common}
+    edits.set_budget(account="openai-main", amount=100, period="month", **budget)
+    edits.raise_budget(amount=150, minutes=60, **budget)
+    edits.set_budget(amount=200, **budget)
+    assert published().accounts[0].budgets[0].amount == 200
+
+
+def test_a_file_says_the_end_of_a_raise_in_any_zone(common: dict[str, Any]) -> None:
+    edits.set_budget(budget="openai-month", account="openai-main", amount=1, period="month", **common)
+    ends = (timezone.now() + timedelta(days=1)).astimezone(tz(timedelta(hours=2))).isoformat()
+    apply(f"budgets: {{openai-month: {{raised_to: 2, raised_until: '{ends}'}}}}", common["actor"])
+    fields = Change.objects.filter(name="openai-month").latest("pk").after
+    assert fields == read_state("production")["budget", "openai-month"]
 
 
 @pytest.mark.parametrize(
