@@ -221,3 +221,10 @@ def test_what_is_taken_adds_up_to_what_was_counted_whatever_is_lost(seed, monkey
         setting.tallies.taken(last)
         parts = setting.tallies.next(leaving=True)
     assert taken == counted
+
+
+def test_a_name_has_no_character_that_postgres_refuses():
+    setting = Setting()
+    setting.add("ac\0me", model="m\0\ud800")
+    (part,) = setting.drain()
+    assert part.rows == (UsageRow("m??", "llm", "ac?me", 1),)

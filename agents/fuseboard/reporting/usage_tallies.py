@@ -169,8 +169,8 @@ class UsageTallies:
 
 
 def _text(text: str, most: int) -> str:
-    """Without halves of characters, which requests can have: JSON has none."""
-    return text[:most].encode(errors="replace").decode()
+    """Without NUL and halves of characters, which requests can have: Postgres would refuse the whole part."""
+    return text[:most].replace("\0", "?").encode(errors="replace").decode()
 
 
 def _size(row: UsageRow) -> int:

@@ -58,7 +58,7 @@ class UsageParts:
         for part in beat.usage:
             if part.number <= written or (process, part.number) in self._waiting:
                 continue
-            if self._rows + len(part.rows) > MAX_WAITING:
+            if self._rows + _rows_of(part) > MAX_WAITING:
                 # The parts after it must wait too: Postgres takes numbers that rise.
                 self.left_out += 1
                 break
@@ -70,7 +70,7 @@ class UsageParts:
         found: list[WaitingPart] = []
         for part in self._waiting.values():
             found.append(part)
-            rows -= len(part.rows)
+            rows -= _rows_of(part)
             if rows <= 0:
                 break
         return found
@@ -79,7 +79,7 @@ class UsageParts:
         """Postgres has these, or refuses them for ever."""
         for part in parts:
             if self._waiting.pop((part.process, part.number), None) is not None:
-                self._rows -= len(part.rows)
+                self._rows -= _rows_of(part)
             self._written[part.process] = max(part.number, self._written.pop(part.process, 0))
         for process in list(islice(self._written, max(0, len(self._written) - MAX_KNOWN))):
             del self._written[process]
@@ -102,7 +102,7 @@ class UsageParts:
         self._waiting[process, part.number] = WaitingPart(
             process, part.number, service, hour, self._bounded(part.rows)
         )
-        self._rows += len(part.rows)
+        self._rows += _rows_of(part)
 
     def _bounded(self, rows: Sequence[UsageRow]) -> tuple[UsageRow, ...]:
         """The rows, without the names of models if there are too many."""
@@ -116,3 +116,8 @@ class UsageParts:
                 self._models.add(model)
             kept.append(row)
         return tuple(kept)
+
+
+def _rows_of(part: UsagePart | WaitingPart) -> int:
+    """At least one: a part without rows takes memory too."""
+    return max(1, len(part.rows))

@@ -296,3 +296,14 @@ def test_parts_of_one_process_wait_in_the_order_of_their_numbers():
     parts.written(parts.some(1))
     assert parts.record(heard, START.timestamp()) == 5
     assert parts.record(replace(heard, boot="boot-0002"), START.timestamp()) == 0
+
+
+def test_parts_without_rows_are_bounded_too(monkeypatch):
+    monkeypatch.setattr(usage_parts, "MAX_WAITING", 3)
+    parts = usage_parts.UsageParts()
+    usage = tuple(UsagePart(number=number, ago_s=0, rows=()) for number in range(1, 6))
+    parts.record(beat(usage=usage), START.timestamp())
+    assert (len(parts), parts.left_out) == (3, 1)
+    parts.written(parts.some(3))
+    parts.record(beat(usage=usage), START.timestamp())
+    assert [part.number for part in parts.some(3)] == [4, 5]
