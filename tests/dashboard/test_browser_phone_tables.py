@@ -120,3 +120,9 @@ def test_bulkheads_name_their_dependency_in_each_row(sign_in: Any, production: s
     assert rows.count() == 3, "each tier"
     assert page.locator("table.stacks tr[data-row] td.strong:has-text('payments-api')").count() == 3
     has(first_row(page), "payments-api", "Critical", "Queued 0", "Refused, full 0", "Pods 3")
+
+
+@pytest.mark.parametrize("path", ["/costs", "/budgets"])
+def test_what_an_empty_table_says_is_not_cut(sign_in: Any, production: str, path: str) -> None:
+    cell = on_phone(sign_in, "ada", path).locator("table.stacks td[colspan]").first
+    assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight + 1")
