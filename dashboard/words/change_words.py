@@ -16,7 +16,7 @@ from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import OPTIONAL_TIMES
 from dashboard.words.limit_values import value_words
-from dashboard.words.rate_words import limits_calls_at_once, rate_words
+from dashboard.words.rate_words import amount_words, limits_calls_at_once, rate_words
 from dashboard.words.setting_lines import column_label, lower_first, setting_words, value_text
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 from fuseboard.contract.words import Algorithm
@@ -251,6 +251,8 @@ def _is_limit(name: str) -> bool:
 
 
 def _value_in(name: str, fields: Fields) -> str:
+    if name in ("amount", "raised_to") and fields.get(name) and "measure" in fields:
+        return amount_words(fields[name], fields["measure"])
     if name in fields:
         return value_text(name, fields[name])
     if not fields:

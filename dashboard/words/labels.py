@@ -7,7 +7,8 @@ from typing import Any
 from controlplane.fleet.mode_words import mode_change_words
 from controlplane.policies.limit_fields import WORDS
 from controlplane.status.incidents import CAUSES
-from dashboard.words.setting_lines import lower_first
+from dashboard.words.rate_words import amount_words
+from dashboard.words.setting_lines import lower_first, setting_words, value_text
 from dashboard.words.store_errors import store_error_words
 
 #: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
@@ -37,6 +38,10 @@ _CAUSES = CAUSES | {
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker", "protection"}
+#: Start of the fields of the prices of a model.
+_PRICES = "prices."
+#: Fields of a budget that count its measure.
+_AMOUNTS = frozenset(("amount", "raised_to"))
 #: Fields of change requests and approval rules -> what they count.
 _COUNTED = {"things": "item", "needed": "approval"}
 #: Last parts of a field name that are units.
@@ -91,6 +96,8 @@ def left_off(before: dict[str, Any] | None, after: dict[str, Any] | None) -> lis
 
 def _name(field: str) -> str:
     """``requests failure_policy`` to "requests without Redis"."""
+    if field.startswith(_PRICES):
+        return lower_first(setting_words(field))
     limit, _, column = field.rpartition(" ")
     if column in WORDS and WORDS[column].choices:
         return f"{limit} {lower_first(WORDS[column].label)}".strip()
@@ -102,6 +109,8 @@ def _plain(field: str, value: Any) -> str:
         return words
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if field.startswith(_PRICES) and value is not None:
+        return value_text(field, value)
     if isinstance(value, int):
         return _amount(field, value)
     if isinstance(value, list):
@@ -159,11 +168,16 @@ def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
         group, _, rest = field.partition(".")
         # A quota may have dots in its name; its column has none.
         flat[" ".join(rest.rpartition(".")[::2]).strip() if rest and group in _GROUPS else field] = value
+    # The amounts of a budget count its measure: people read them in its unit.
+    for field in _AMOUNTS.intersection(flat) if "measure" in flat else ():
+        if flat[field]:
+            flat[field] = amount_words(flat[field], flat["measure"])
     return flat
 
 
 def _weight(field: str) -> tuple[int, str]:
-    first, last = ("mode", "limit", "tier", "suspended", "burst", "window_s"), field.rpartition(" ")[2]
+    first = ("mode", "limit", "tier", "suspended", "burst", "window_s", "input", "output", "amount")
+    last = field.rpartition("." if field.startswith(_PRICES) else " ")[2]
     return (first.index(last) if last in first else len(first), field)
 
 
@@ -189,6 +203,8 @@ def _value_text(field: str, value: Any) -> str:
         return count_words(field, value)
     if words := _choice(field, value):
         return f"{_name(field)}: {words}"
+    if field.startswith(_PRICES):
+        return f"{_name(field)} {value_text(field, value)}"
     if isinstance(value, int):
         return f"{_name_and_unit(field)[0]} {_amount(field, value)}"
     return f"{field.replace('_', ' ')} {value}"

@@ -87,7 +87,8 @@ def _name_and_unit(field: str) -> tuple[str, str]:
     first, _, rest = field.partition(".")
     limit, _, column = rest.rpartition(".")
     if first == "prices" and column in PRICE_LABELS:
-        return f"Price from {limit}, {PRICE_LABELS[column]}", ""
+        start = limit.replace("T", " ").replace("Z", " UTC")
+        return f"Price from {start}, {PRICE_LABELS[column]}", ""
     if first == "new":
         return _column(rest)
     if first in _LIMITS and limit:

@@ -118,6 +118,16 @@ def test_a_change_names_the_price_in_usd(log_in: Any) -> None:
     assert "2.50 USD per million tokens" in shown.replace("<wbr>", "")
 
 
+def test_the_audit_names_the_prices_of_a_model_in_usd(log_in: Any) -> None:
+    """It had ``prices.2026-01-01T08:30Z.input 2,500,000``."""
+    client = log_in("ada")
+    client.post("/models/new", new(input="2.5", output="10", starts_at="2026-01-01T08:30"))
+    shown = page(client.get("/audit")).replace("<wbr>", "")
+    assert "price from 2026-01-01 08:30 UTC, input 2.50 USD per million tokens" in shown
+    assert "price from 2026-01-01 08:30 UTC, output 10.00 USD per million tokens" in shown
+    assert "2,500,000" not in shown
+
+
 @pytest.mark.parametrize(
     ("text", "micro", "shown"),
     [

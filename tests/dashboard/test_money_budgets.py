@@ -79,6 +79,11 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
         assert said in page(ada.post("/budgets/money/new", new(**wrong)), 422)
     answer = ada.post("/budgets/money/new", new())
     assert answer["Location"].startswith("/budgets?saved=")
+    revision = answer["Location"].partition("saved=")[2].partition("&")[0]
+    for where in (f"/revisions/{revision}", "/audit"):
+        said = text_of(ada.get(where).content.decode().replace("<wbr>", ""))
+        assert "50,000.00 USD" in said
+        assert "50,000,000,000" not in said
     assert "already exists" in page(ada.post("/budgets/money/new", new()), 422)
     spend(limits, keys.account_budget("production", "openai-main", "openai-main-month"), 41_000_000_000)
     said = text_of(ada.get("/budgets").content.decode())
@@ -89,6 +94,7 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
     assert "Enter USD" in page(ada.post(WHERE, raised | {"amount": "x"}), 422)
     assert ada.post(WHERE, raised).status_code == 302
     assert "Raised to 60,000.00 USD" in page(ada.get(WHERE))
+    assert "raised to 60,000.00 USD" in page(ada.get("/audit")).replace("<wbr>", "")
     assert "saved openai-main-month while you were editing" in page(ada.post(WHERE, raised), 409)
     assert "60,000.00 USD per month 41,000.00 USD, 68.3 %" in text_of(ada.get("/budgets").content.decode())
     assert ada.post(WHERE, {"act": "lower", "version": version(), **WHY}).status_code == 302

@@ -195,7 +195,9 @@ def _figures(summary: Summary, now: datetime) -> list[Figure]:
         Figure(
             "Projected",
             "too early" if summary.projected is None else usd(summary.projected),
-            f"on {end:%-d %B}, like the last 7 days",
+            "known after a whole day of calls"
+            if summary.projected is None
+            else f"on {end:%-d %B}, like the last 7 days",
         ),
         Figure(
             "Saved by caching",
@@ -205,7 +207,7 @@ def _figures(summary: Summary, now: datetime) -> list[Figure]:
         Figure(
             "Wasted",
             usd(month.wasted_micro_usd),
-            f"{count(month.wasted, 'answer', grouped=True)} cut or left",
+            f"{count(month.wasted, 'answer', grouped=True)} not finished",
         ),
         Figure(
             "Estimated",
