@@ -1,5 +1,6 @@
 """Reads the ledger: what calls to models used and cost, by model, tenant, service or day."""
 
+from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time, timedelta
@@ -86,7 +87,7 @@ class Wanted:
                 environment=environment,
                 whose=Whose.SERVICE,
                 at__gte=_midnight(self.since),
-                at__lt=_midnight(self.until + timedelta(days=1)),
+                at__lte=datetime.combine(self.until, time.max, UTC),
             )
             if self.service is not None:
                 found = found.filter(name=self.service)
@@ -158,8 +159,7 @@ class SpendJump:
 
 def month_of(day: date) -> tuple[date, date]:
     """The first and the last day of its month."""
-    first = day.replace(day=1)
-    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
+    return day.replace(day=1), day.replace(day=monthrange(day.year, day.month)[1])
 
 
 def read_costs(environment: str, wanted: Wanted, *, most: int) -> Costs:
@@ -178,10 +178,12 @@ def read_summary(environment: str, now: datetime) -> Summary:
     recent = Wanted(by="day", since=today - timedelta(days=RECENT_D), until=today - timedelta(days=1)).rows(
         environment
     )
-    found = recent.aggregate(cost=Sum("micro_usd"), since=Min("day"))
+    # Days without a call cost nothing, but those before the first call say nothing.
+    began = UsageDay.objects.filter(environment=environment).aggregate(first=Min("day"))["first"]
+    known = min((today - began).days, RECENT_D) if began is not None else 0
     projected = None
-    if found["since"] is not None:
-        per_day = int(found["cost"]) / (today - found["since"]).days
+    if known > 0:
+        per_day = int(recent.aggregate(cost=Sum("micro_usd"))["cost"] or 0) / known
         left = (_midnight(last + timedelta(days=1)) - now).total_seconds() / 86_400
         projected = round(_sums(month).micro_usd + per_day * left)
     return Summary(month=_sums(month), today=_sums(day), projected=projected)

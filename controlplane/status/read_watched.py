@@ -26,6 +26,7 @@ from controlplane.refusals.callers import RefusedCaller, most_refused
 from controlplane.same_fields import made_from
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
+from controlplane.spending.models import Price
 from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -74,9 +75,14 @@ def _spending(environment: str) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
         "spent_today": read_spent_today(environment, now),
-        "unpriced": read_unpriced(environment, now),
+        # Who prices nothing has chosen to count no money.
+        "unpriced": read_unpriced(environment, now) if _prices(environment) else (),
         "spend_jump": read_jump(environment, now),
     }
+
+
+def _prices(environment: str) -> bool:
+    return Price.objects.filter(model__environment=environment).exists()
 
 
 def _spending_of(before: Watched) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from shown import text_of
 
-from controlplane.status.read_watched import forget
+from controlplane.editing import edits
+from controlplane.status.read_watched import _spending, forget
 from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
 
 
@@ -128,3 +129,28 @@ def test_the_overview_leads_to_the_tenant_that_spends_most(log_in: Any, month: N
 def test_the_overview_says_nothing_of_models_that_are_not_used(log_in: Any, production: str) -> None:
     forget()
     assert "Calls to models" not in text_of(log_in("vera").get("/").content.decode())
+
+
+@pytest.mark.parametrize("other", ["tenant=acme-retail", "service=shop"])
+def test_a_model_of_one_tenant_or_service_is_listed_by_day(log_in: Any, month: None, other: str) -> None:
+    html = page(log_in, f"?model=gpt-5.2&{other}&by=day")
+    assert len(rows(html)) == 1
+    assert f"by=model&amp;day={today()}" in html
+
+
+def test_a_month_at_the_end_of_the_calendar_has_no_line(log_in: Any, month: None) -> None:
+    assert rows(page(log_in, "?month=9999-12&by=service")) == []
+
+
+def test_models_without_a_price_are_watched_once_a_model_has_one(month: None, ada: Any) -> None:
+    put_hour(datetime.now(UTC), model="nobody-knows", unpriced=2)
+    assert _spending("production")["unpriced"] == ()
+    edits.set_model(
+        environment="production",
+        model="gpt-5.2",
+        prices={"2025-12-01": {"input": 1, "output": 2}},
+        expected_version=0,
+        actor=ada,
+        reason="for a test",
+    )
+    assert [one.model for one in _spending("production")["unpriced"]] == ["nobody-knows"]

@@ -168,9 +168,9 @@ def _months(
 
 def _row(given: dict[str, str], wanted: Wanted, line: Line, total: Sums) -> CostRow:
     if wanted.by == "day":
-        href = _here(
-            given, by=next(name for name in _groups(wanted) if name != "day"), day=line.name, month=None
-        )
+        # With a model and a tenant, or a service, nothing else is left to divide a day by.
+        by = next((name for name in _groups(wanted) if name != "day"), "model")
+        href = _here(given, by=by, day=line.name, month=None)
         name = f"{date.fromisoformat(line.name):%-d %B}"
     else:
         others = [other for other in _groups(wanted) if other != wanted.by]

@@ -71,11 +71,14 @@ def test_the_summary_projects_the_mean_of_the_last_whole_days() -> None:
     put_day(DAY, micro_usd=1_000_000)
     assert read_summary("production", NOW).projected is None, "no whole day is known"
     put_day(DAY - timedelta(days=2), micro_usd=6_000_000)
-    put_day(DAY - timedelta(days=30), micro_usd=900_000_000)
     found = read_summary("production", NOW)
     assert (found.month.micro_usd, found.today.micro_usd) == (7_000_000, 1_000_000)
     # 3 USD a day for 19 days and 11.5 h.
     assert found.projected == 7_000_000 + round(3_000_000 * (19 + 11.5 / 24))
+    put_day(DAY - timedelta(days=30), micro_usd=900_000_000)
+    found = read_summary("production", NOW)
+    # Of the last 7 days, which the ledger knows now, 6 cost nothing.
+    assert found.projected == 7_000_000 + round(6_000_000 / 7 * (19 + 11.5 / 24))
     assert read_spent_today("production", NOW) == 1_000_000
     assert read_spent_today("production", NOW + timedelta(days=1)) is None
     assert read_summary("staging", NOW).month.calls == 0
@@ -84,6 +87,12 @@ def test_the_summary_projects_the_mean_of_the_last_whole_days() -> None:
 def test_months_have_their_days() -> None:
     assert month_of(date(2028, 2, 17)) == (date(2028, 2, 1), date(2028, 2, 29))
     assert month_of(date(2026, 12, 31)) == (date(2026, 12, 1), date(2026, 12, 31))
+
+
+def test_the_last_month_and_day_can_be_asked_for() -> None:
+    assert month_of(date(9999, 12, 1)) == (date(9999, 12, 1), date.max)
+    put_hour(NOW, micro_usd=4)
+    assert lines("service", until=date.max) == [("shop", 4)]
 
 
 def test_models_without_a_price_are_named_while_they_are_called() -> None:
