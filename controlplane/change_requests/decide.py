@@ -26,11 +26,12 @@ from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, EditError, InvalidEdit, find
 from controlplane.metric_catalogue import edits as catalogue
-from controlplane.policies.fields import Fields
+from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import VERSIONED
 from controlplane.schedules.edits import keep_schedule
 from controlplane.schedules.models import Needs
+from controlplane.spending.model_checks import BEGUN, rewritten
 from controlplane.validation import Problems, check_reason
 
 log = structlog.get_logger(__name__)
@@ -171,10 +172,26 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             approved_request=row.pk,
         ) as revision:
             check_base(row, making=revision.number)
+            check_prices(row, changes)
             _write_audit_lines(row, changes, revision)
             write_changes(revision, changes)
             row.revision = revision.number
     acting(actor)
+
+
+def check_prices(row: ChangeRequest, changes: Sequence[Changed]) -> None:
+    """Raise ``InvalidEdit`` if a price has begun since the request that changes it was made.
+
+    Only a revert, a rollback and an import with *prune* replace such a price.
+    """
+    if row.whole or row.reverts is not None or row.restores is not None:
+        return
+    now = timezone.now()
+    for change in changes:
+        if change.kind == "model" and change.before and change.after:
+            before, after = (limits_in("prices", fields) for fields in (change.before, change.after))
+            if any(rewritten(before, after, now)):
+                raise InvalidEdit({"request": [f"{change.name}: {BEGUN}"]})
 
 
 def _write_audit_lines(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:

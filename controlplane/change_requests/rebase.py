@@ -6,7 +6,7 @@ from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine
-from controlplane.change_requests.decide import pending
+from controlplane.change_requests.decide import check_prices, pending
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.plan import PlanErrors
@@ -58,6 +58,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
                 if row.restores is not None
                 else _merged(row, read_state(row.environment, tenants=_tenants(row)))
             )
+            check_prices(row, changes)
             for entry in row.entries:
                 change = Changed(entry["kind"], entry["name"], entry.get("before"), entry.get("after"))
                 revision.audit_change(entry["action"], change)

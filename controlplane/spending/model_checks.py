@@ -21,14 +21,20 @@ def wrong_prices(
     for start, columns in prices.items():
         for column, message in contradictions(columns):
             yield start, column, message
-    for start, columns in history.items():
-        if prices.get(start) != columns and read_start(start) <= now:
-            yield start, "starts_at", BEGUN
+    for start in rewritten(history, prices, now):
+        yield start, "starts_at", BEGUN
     ahead = [start for start in prices if read_start(start) > now]
     if len(ahead) > 1:
         yield max(ahead), "starts_at", ONE_AHEAD
     if len(prices) > MAX_HISTORY:
         yield max(prices), "starts_at", f"A model has at most {MAX_HISTORY} prices."
+
+
+def rewritten(history: Mapping[str, Fields], prices: Mapping[str, Fields], now: datetime) -> Iterator[str]:
+    """Yield the starts of prices of the ``history`` that have begun, and are not the same any more."""
+    for start, columns in history.items():
+        if prices.get(start) != columns and read_start(start) <= now:
+            yield start
 
 
 def wrong_names(state: Mapping[tuple[str, str], Any]) -> Iterator[tuple[str, str, str]]:

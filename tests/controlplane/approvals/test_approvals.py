@@ -1,7 +1,7 @@
 """Where edits need approval, no author and no path bypasses the approval."""
 
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from controlplane.policies.state import read_state
 from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
+from controlplane.spending.model_checks import rewritten
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.editing.test_protection_edits import SETTINGS
 from tests.people import ADA, OLGA, OTTO, SEED, create_people, create_person
@@ -261,6 +262,25 @@ def test_a_rebase_resets_the_approvals(guarded: str) -> None:
     apply(newer)
     fields = read_state("production")["tenant", "acme"]
     assert fields["quotas.requests.limit"] == 250
+
+
+def test_a_price_that_has_begun_since_it_was_proposed_stays(
+    guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Proposed) as proposed:
+        edits.set_model(
+            model="gpt-5.2", prices={"2099-01-01": PRICE | {"input": 1}}, actor=ADA, **BY_VERSION, **WHY
+        )
+    row = proposed.value.request
+    approve(row)
+    later = datetime(2099, 1, 2, tzinfo=UTC)
+    monkeypatch.setattr(decide, "rewritten", lambda old, new, now: rewritten(old, new, later))
+    with pytest.raises(InvalidEdit, match="This price has begun"):
+        apply(row)
+    with pytest.raises(InvalidEdit, match="This price has begun"):
+        rebase.rebase(environment="production", request=row.pk, actor=OTTO)
+    monkeypatch.undo()
+    assert apply(row).state == "applied"
 
 
 def test_a_row_changed_without_an_edit_is_a_conflict(guarded: str) -> None:
