@@ -12,6 +12,7 @@ from shown import text_of
 from controlplane.editing import edits
 from controlplane.status.read_watched import _spending, forget
 from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
+from tests.people import ADA
 
 
 def page(log_in: Any, query: str = "") -> str:
@@ -142,7 +143,7 @@ def test_a_month_at_the_end_of_the_calendar_has_no_line(log_in: Any, month: None
     assert rows(page(log_in, "?month=9999-12&by=service")) == []
 
 
-def test_models_without_a_price_are_watched_once_a_model_has_one(month: None, ada: Any) -> None:
+def test_models_without_a_price_are_watched_once_a_model_has_one(month: None) -> None:
     put_hour(datetime.now(UTC), model="nobody-knows", unpriced=2)
     assert _spending("production")["unpriced"] == ()
     edits.set_model(
@@ -150,7 +151,7 @@ def test_models_without_a_price_are_watched_once_a_model_has_one(month: None, ad
         model="gpt-5.2",
         prices={"2025-12-01": {"input": 1, "output": 2}},
         expected_version=0,
-        actor=ada,
+        actor=ADA,
         reason="for a test",
     )
     assert [one.model for one in _spending("production")["unpriced"]] == ["nobody-knows"]
