@@ -95,7 +95,7 @@ class Budget(models.Model):
 
     @property
     def applies(self) -> int:
-        """What pods enforce. An amount that was set above the raise meanwhile is not lowered by it."""
+        """The amount that pods enforce. A raise lowers no amount that was set above it meanwhile."""
         return max(self.amount, self.raised_to or 0)
 
     @property

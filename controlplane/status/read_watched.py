@@ -75,7 +75,7 @@ def _spending(environment: str) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
         "spent_today": read_spent_today(environment, now),
-        # Who prices nothing has chosen to count no money.
+        # An environment without any price has chosen to count no money.
         "unpriced": read_unpriced(environment, now) if _prices(environment) else (),
         "spend_jump": read_jump(environment, now),
     }

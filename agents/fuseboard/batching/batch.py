@@ -166,7 +166,7 @@ class Batcher:
         part = self._health.rounded_shared_part
         if part < 1:
             for demand in question.groups:
-                self._spending.tell(demand, now_us)
+                self._spending.set_spent(demand, now_us)
         keys, text = question.write(not_after, part, now_us)
         domain.refusals.begin_change(question.changes)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))

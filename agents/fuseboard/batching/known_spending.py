@@ -44,7 +44,7 @@ class KnownSpending:
                 if isinstance(ref.limit, BudgetLimit):
                     self.on_budget(ref, amount, began_us)
 
-    def tell(self, demand: Demand, now_us: int) -> None:
+    def set_spent(self, demand: Demand, now_us: int) -> None:
         """A ramp divides what is left of the limits of ``demand``: each learns what is spent."""
         if demand.divides_what_is_left:
             for ref in demand.refs:

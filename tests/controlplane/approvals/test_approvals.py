@@ -60,6 +60,9 @@ def guarded(production: str) -> str:
     edits.set_template(template="spare", expected_version=None, actor=ADA, **NUMBERS, **WHY)
     prices = {"2099-01-01": PRICE}
     edits.set_model(model="gpt-5.2", prices=prices, expected_version=None, actor=ADA, **WHY)
+    for account in ("openai-main", "unused"):
+        edits.set_account(account=account, expected_version=None, actor=ADA, **WHY)
+    edits.set_budget(budget="month", actor=ADA, **BUDGET, **BY_VERSION, **WHY)
     rules.set_approvals(needed=1, actor=ADA, **WHY)
     return production
 
@@ -88,6 +91,7 @@ def apply(row: ChangeRequest, actor: Actor = ADA) -> ChangeRequest:
 
 
 BY_VERSION: dict[str, Any] = {"expected_version": None}
+BUDGET: dict[str, Any] = {"account": "openai-main", "amount": 50_000_000, "period": "month"}
 #: Every function of ``edits`` that changes the configuration of an existing environment.
 EDITS: dict[str, dict[str, Any]] = {
     "bulk_edit": {
@@ -108,6 +112,9 @@ EDITS: dict[str, dict[str, Any]] = {
         **BY_VERSION,
     },
     "move_tenant": {"tenant": "other", "parent": "acme", **BY_VERSION},
+    "raise_budget": {"budget": "month", "amount": 60_000_000, "minutes": 60, **BY_VERSION},
+    "remove_account": {"account": "unused", **BY_VERSION},
+    "remove_budget": {"budget": "month", **BY_VERSION},
     "remove_model": {"model": "gpt-5.2", **BY_VERSION},
     "remove_price": {"model": "gpt-5.2", "starts_at": "2099-01-01", **BY_VERSION},
     "remove_subject_limit": {"name": "addresses"},
@@ -120,7 +127,9 @@ EDITS: dict[str, dict[str, Any]] = {
     "resume_tenant": {"tenant": "acme"},
     "revert": {"number": 5, "expected_revision": None},
     "rollback": {"to_revision": 4, "expected_revision": None},
+    "set_account": {"account": "unused", "hosts": ["api.openai.com"], **BY_VERSION},
     "set_breaker_policy": {"dependency": "openai", "breaker": {"probes": 2}, **BY_VERSION},
+    "set_budget": {"budget": "month", "amount": 70_000_000, **BY_VERSION},
     "set_dependency": {"dependency": "openai", "settings": SETTINGS, **BY_VERSION},
     "set_default_tier": {"tier": "free"},
     "set_model": {"model": "gpt-5.2", "aliases": ["large"], **BY_VERSION},
