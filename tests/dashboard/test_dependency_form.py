@@ -219,7 +219,7 @@ def test_the_presets_of_a_new_dependency_warn_about_nothing(ada: Any, kind: str)
     page = ada.get(f"/dependencies/new?kind={kind}").content.decode()
     preview = page[page.index('id="preview"') :]
     preview = preview[: preview.index("<label")]
-    assert "This adds the dependency" in preview
+    assert "Saving adds the dependency" in preview
     assert "st-warn" not in preview
     hasty = {"name": "ledger", "kind": kind, "drawn_for": kind, "breaker.open_ms": "5000"}
     shown = text_of(ada.post("/dependencies/new/preview", hasty).content.decode())
