@@ -16,6 +16,9 @@ from controlplane.accounts.tokens import create_agent_token
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Incident
 from controlplane.editing import edits
+from controlplane.policies.models import Environment
+from controlplane.spending.budget_rows import Account
+from controlplane.spending.models import Model, Price
 from tests.people import ADA
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -122,7 +125,33 @@ def test_bulkheads_name_their_dependency_in_each_row(sign_in: Any, production: s
     has(first_row(page), "payments-api", "Critical", "Queued 0", "Refused, full 0", "Pods 3")
 
 
-@pytest.mark.parametrize("path", ["/costs", "/budgets"])
+def test_models_have_their_next_price_and_aliases(sign_in: Any, production: str) -> None:
+    where = Environment.objects.get(slug=production)
+    model = Model.objects.create(environment=where, name="gpt-5.2", aliases=["large"])
+    now = timezone.now().replace(second=0, microsecond=0)
+    for starts_at, usd in ((now - timedelta(days=1), 2), (now + timedelta(days=3), 4)):
+        Price.objects.create(
+            model=model, starts_at=starts_at, input=usd * 1_000_000, cached=usd * 100_000,
+            written=usd * 1_000_000, output=usd * 5_000_000,
+        )  # fmt: skip
+    page = on_phone(sign_in, "ada", "/models")
+    row = first_row(page)
+    has(row, "gpt-5.2", "Pool by host", "Input 2.00", "Output 10.00", "Next price 4.00 / 20.00")
+    has(row, "Aliases large")
+    page.goto("/models/of/gpt-5.2")
+    has(first_row(page), "Input ", "From the cache ", "To the cache ", "Output ", "State ")
+
+
+def test_accounts_have_their_hosts(sign_in: Any, production: str) -> None:
+    Account.objects.create(
+        environment=Environment.objects.get(slug=production), name="openai-main", pools=["search"],
+        hosts=["api.openai.com"],
+    )  # fmt: skip
+    row = first_row(on_phone(sign_in, "ada", "/accounts"))
+    has(row, "openai-main", "Pools search", "Hosts api.openai.com", "Budgets none")
+
+
+@pytest.mark.parametrize("path", ["/costs", "/models", "/budgets"])
 def test_what_an_empty_table_says_is_not_cut(sign_in: Any, production: str, path: str) -> None:
     cell = on_phone(sign_in, "ada", path).locator("table.stacks td[colspan]").first
     assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight + 1")
