@@ -144,7 +144,7 @@ def test_a_price_is_read_and_written_exactly(text: str, micro: int, shown: str) 
     assert usd(micro) == shown
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.0000001", "1e3", "NaN", "٣", "1.2.3", "9" * 10])
+@pytest.mark.parametrize("text", ["", "-1", "1.0000001", "1e3", "NaN", "٣", "1.2.3", "9" * 11])
 def test_a_wrong_price_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Enter USD"):
         micro_usd_of(text)

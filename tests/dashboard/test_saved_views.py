@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.urls import reverse
 
 from controlplane.accounts import saved_views as edits
 from controlplane.accounts.models import SavedView
@@ -170,7 +171,7 @@ def test_every_list_can_be_opened_by_a_viewer(log_in: Any) -> None:
     client = log_in("vera")
     assert LISTS["refusals"][1] == ("range", *FILTERS)
     for page in LISTS:
-        saved_at = client.get("/views", {"address": f"/{page.replace('_', '-')}"}).context["address"]
+        saved_at = client.get("/views", {"address": reverse(page)}).context["address"]
         answer = save(client, saved_at, page)
         assert client.get(answer["Location"]).context["views"]["shown"][0].name == page
 
