@@ -11,7 +11,7 @@ from controlplane.spending.models import Model
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
-from tests.controlplane.spending.test_costs_page import blocks
+from tests.controlplane.spending.test_costs_document import blocks
 from tests.controlplane.web_process import web_running
 
 WHY = ("--reason", "New price list of the vendor")
