@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from controlplane.editing.plans.plan import Plan
 from controlplane.policies.fields import Fields
+from controlplane.policies.state import State, names_of, parents_of
 from controlplane.spending.budget_fields import BUDGET_FIELDS, NEW_ACCOUNT, NEW_BUDGET, wrong_budget
 from controlplane.spending.budget_rows import OWNERS
 
@@ -30,7 +32,7 @@ def planned_budget(
     at: datetime,
     report: Report,
 ) -> Fields:
-    """``known`` has the names that a budget can belong to, by kind; those of tenants are checked later."""
+    """``known`` has the names that a budget can belong to, by kind."""
     fields = {**NEW_BUDGET, **(now or {}), **given}
     for field, message in wrong_budget(name, fields, now, at):
         report(field, message)
@@ -38,6 +40,19 @@ def planned_budget(
         if fields[owner] and owner in known and fields[owner] not in known[owner]:
             report(owner, f"There is no {owner} {fields[owner]!r}.")
     return {field: fields[field] for field in BUDGET_FIELDS if field in fields}
+
+
+def tenant_names(
+    environment: str, plan: Plan, state: State, wanted: Mapping[tuple[str, str], Any]
+) -> set[str]:
+    """Return the tenants that budgets of the plan can belong to: those of the plan come before its budgets.
+
+    A plan can have thousands of budgets, so their tenants are read at once.
+    """
+    budgets = (thing for thing in plan.things if thing[0] == "budget")
+    fields = ((state.get(thing) or {}) | plan.things[thing] for thing in budgets)
+    named = {one.get("tenant", "") for one in fields}
+    return names_of(wanted, "tenant") | parents_of(environment, named - {""}).keys()
 
 
 def still_used(

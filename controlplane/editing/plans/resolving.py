@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.editing.plans.account_plans import planned_account, planned_budget, still_used
+from controlplane.editing.plans.account_plans import planned_account, planned_budget, still_used, tenant_names
 from controlplane.editing.plans.plan import Errors, Plan
 from controlplane.editing.rows.limit_checks import check_together, wrong_end
 from controlplane.editing.rows.tenant_parents import TOO_DEEP, levels_above
@@ -127,7 +127,7 @@ class _Resolving:
             self.errors.add(0, "environment", f"The plan is for {plan.environment}, not {self.environment}.")
             self.errors.settle()
         known = {kind: names_of([*self.state, *plan.things], kind) for kind in _PRUNED[:-1]}
-        self.tiers, self.dependencies, self.accounts = known["tier"], known["dependency"], known["account"]
+        self.known, self.tiers, self.dependencies = known, known["tier"], known["dependency"]
         for kind in _PRUNED if self.prune else ():
             if kind in plan.sections:
                 gone = names_of(self.state, kind) - names_of(plan.things, kind)
@@ -244,10 +244,9 @@ class _Resolving:
         return planned_account(given, now, self.dependencies, partial(self._error, "account", name))
 
     def _budget(self, name: str, given: Fields, now: Fields | None) -> Fields:
-        known = {"account": self.accounts, "dependency": self.dependencies, "tier": self.tiers}
-        if tenant := given.get("tenant"):
-            known["tenant"] = {*names_of(self.wanted, "tenant"), *parents_of(self.environment, {tenant})}
-        return planned_budget(name, given, now, known, self.now, partial(self._error, "budget", name))
+        if given.get("tenant") and "tenant" not in self.known:
+            self.known["tenant"] = tenant_names(self.environment, self.plan, self.state, self.wanted)
+        return planned_budget(name, given, now, self.known, self.now, partial(self._error, "budget", name))
 
     def _protection(
         self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.editing.edits.budgets import lower_raised_budgets
-from controlplane.editing.plans import PlanErrors, apply_plan, export_plan, read_plan
+from controlplane.editing.plans import PlanErrors, apply_plan, difference, export_plan, read_plan
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of, tenant_records
 from controlplane.policies.models import Change, Environment
@@ -218,6 +220,22 @@ def test_an_exported_file_changes_nothing_and_a_pruned_one_removes(common: dict[
     assert published().accounts[0].budgets[0].name == "spare-day"
     with pytest.raises(PlanErrors, match="another cost"):
         apply("budgets: {spare-day: {measure: calls}}", ada)
+
+
+def test_the_tenants_of_all_budgets_of_a_file_are_read_at_once(
+    common: dict[str, Any],
+) -> None:
+    names = [f"customer-{number}" for number in range(20)]
+    apply(f"tenants: {{{', '.join(f'{name}: {{tier: free}}' for name in names)}}}", common["actor"])
+
+    def asked(names: list[str]) -> int:
+        """The queries that a preview asks."""
+        budgets = ", ".join(f"{name}-day: {{tenant: {name}, amount: 5, period: day}}" for name in names)
+        with CaptureQueriesContext(connection) as captured:
+            assert difference("production", read_plan(f"budgets: {{{budgets}}}"))
+        return len(captured)
+
+    assert asked(names) == asked(names[:1])
 
 
 def test_the_api_sets_raises_and_removes(common: dict[str, Any]) -> None:
