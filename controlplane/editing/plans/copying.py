@@ -11,7 +11,7 @@ from controlplane.policies.protection import (
     protection_in,
     without_protection,
 )
-from controlplane.policies.state import read_state
+from controlplane.policies.state import EntityKey, read_budgets, read_state
 
 _OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
 _SECTIONS = (*_OWN, "template", "tier", "dependency", "model", "account", "budget")
@@ -22,14 +22,21 @@ def copy_configuration(
 ) -> int:
     """Copy the configuration of another environment, as one revision. Return the revision.
 
-    Tiers, dependencies, models, limits of callers without a tenant, protection and timings become the same.
-    Those that only ``environment`` has are removed. Its tenants stay, unless tenants are copied too.
-    Overrides of breakers are not copied, because they are not configuration.
+    Tiers, dependencies, models, accounts, budgets, limits of callers without a tenant, protection and timings
+    become the same. Those that only ``environment`` has are removed. Its tenants stay with their budgets,
+    unless tenants are copied too. Overrides of breakers are not copied, because they are not configuration.
+    Raises of budgets are not copied either: each is an exception for some minutes in its environment.
     """
     state = read_state(source, tenants=None if with_tenants else set())
     plan = Plan(sections=set(_SECTIONS))
+    if not with_tenants:
+        state = {thing: fields for thing, fields in state.items() if not _is_of_a_tenant(thing, fields)}
+        present = read_budgets(environment).items()
+        plan.things |= {thing: fields for thing, fields in present if _is_of_a_tenant(thing, fields)}
     for (kind, name), fields in state.items():
         said = _differences(fields)
+        if kind == "budget":
+            said |= {"raised_to": 0, "raised_until": ""}
         if kind in ("environment", "dependency"):
             # Every value is copied: an older row lacks some, and a new one would get others.
             protection = protection_in(fields)
@@ -49,6 +56,10 @@ def copy_configuration(
         prune=True,
         action="configuration.copied",
     )
+
+
+def _is_of_a_tenant(thing: EntityKey, fields: Fields) -> bool:
+    return thing[0] == "budget" and bool(fields["tenant"])
 
 
 def _differences(fields: Fields) -> Fields:

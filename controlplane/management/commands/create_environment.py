@@ -14,7 +14,9 @@ class Command(EditCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", nargs="?", default=DEFAULT_ENVIRONMENT)
-        parser.add_argument("--like", help="copy tiers, dependencies, limits and timings of this environment")
+        parser.add_argument(
+            "--like", help="copy tiers, dependencies, limits, budgets and timings of this environment"
+        )
         parser.add_argument("--tenants", action="store_true", help="with --like: also copy its tenants")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -10,6 +10,7 @@ from controlplane.editing import edits
 from controlplane.editing.plans import copy_configuration
 from controlplane.policies.models import Environment
 from controlplane.policies.state import read_state
+from controlplane.spending.models import Budget
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_policy
 
@@ -53,6 +54,33 @@ def test_a_copy_keeps_the_tenants_unless_they_are_copied_too(production: str, ad
     assert ("dependency", "openai") in read_state("staging")
     assert ("tenant", "own") in read_state("staging")
     assert copy_configuration(**copy) == revision, "twice changes nothing"
+
+
+def test_a_copy_without_tenants_leaves_out_their_budgets_and_keeps_those_of_its_own(
+    production: str, ada: Any
+) -> None:
+    def budget(environment: str, name: str, **given: Any) -> None:
+        edits.set_budget(
+            environment=environment, budget=name, amount=5, period="day", expected_version=0, actor=ada,
+            **given, **WHY,
+        )  # fmt: skip
+
+    budget("production", "acme-day", tenant="acme")
+    budget("production", "pro-day", tier="pro")
+    edits.raise_budget(
+        environment="production", budget="pro-day", amount=9, minutes=60, expected_version=None,
+        actor=ada, **WHY,
+    )  # fmt: skip
+    edits.create_environment(environment="staging", actor=ada, **WHY)
+    edits.create_tenant(environment="staging", tenant="own", tier="free", actor=ada, **WHY)
+    budget("staging", "own-day", tenant="own")
+    budget("staging", "free-day", tier="free")
+    copy: dict[str, Any] = {"source": "production", "environment": "staging", "actor": ada, **WHY}
+    copy_configuration(**copy)
+    rows = Budget.objects.filter(environment="staging").order_by("name")
+    assert list(rows.values_list("name", "raised_to")) == [("own-day", None), ("pro-day", None)]
+    copy_configuration(**copy, with_tenants=True)
+    assert list(rows.values_list("name", "tenant")) == [("acme-day", "acme"), ("pro-day", "")]
 
 
 def test_an_unknown_source_environment_is_an_error(production: str) -> None:
