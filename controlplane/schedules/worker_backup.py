@@ -1,7 +1,7 @@
 """Lets the web process do what is due when the worker does not.
 
-A quota that should have ended, or a change that is due, must not wait until an operator notices
-that the worker is down.
+A quota or a raise that should have ended, or a change that is due, must not wait until an operator
+notices that the worker is down.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule, ScheduleState
+from controlplane.spending.models import Budget
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +47,9 @@ def make_overdue() -> bool:
     try:
         late = timezone.now() - timedelta(seconds=LATE_S)
         quotas = TenantQuota.objects.filter(expires_at__lte=late, tenant__deleted=False)
+        budgets = Budget.objects.filter(raised_until__lte=late)
         changes = Schedule.objects.filter(state=ScheduleState.WAITING, due_at__lte=late)
-        found = {"quotas": quotas.count(), "changes": changes.count()}
+        found = {"quotas": quotas.count(), "budgets": budgets.count(), "changes": changes.count()}
         if not any(found.values()):
             return False
         log.error("worker.away", late_s=LATE_S, **found)

@@ -25,6 +25,7 @@ from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Needs, Schedule
 from controlplane.schedules.worker_backup import LATE_S, make_overdue
+from controlplane.spending.models import Budget
 from controlplane.status.scheduled_changes import upcoming
 from tests.people import create_people
 
@@ -340,6 +341,17 @@ def test_the_web_process_applies_what_the_worker_does_not(
     assert make_overdue()
     assert limit_of(text_limits) is None
     assert Schedule.objects.get(pk=made.pk).state == "applied"
+    assert not make_overdue()
+
+
+def test_the_web_process_ends_raises_of_budgets_that_the_worker_does_not(production: str, ada: Any) -> None:
+    edit: dict[str, Any] = {"budget": "pro-day", "actor": ada, **WHY}
+    edits.set_budget(tier="pro", amount=5, period="day", expected_version=0, **edit)
+    edits.raise_budget(amount=9, minutes=60, expected_version=None, **edit)
+    assert not make_overdue()
+    Budget.objects.update(raised_until=timezone.now() - timedelta(seconds=LATE_S + 1))
+    assert make_overdue()
+    assert Budget.objects.get().raised_to is None
     assert not make_overdue()
 
 
