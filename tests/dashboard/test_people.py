@@ -22,6 +22,7 @@ from dashboard.live.frame import Frame
 from dashboard.live.pages import frame_context
 from dashboard.live.topics import fragments
 from dashboard.reader import Reader
+from dashboard.views.people import people
 from tests.people import BOB, PASSWORD, SEED
 
 WHY = {"reason": "olga asked for it"}
@@ -324,6 +325,25 @@ def test_a_change_of_roles_has_an_undo(log_in: Any) -> None:
     assert "Another person has changed these roles since. Nothing was undone." in text_of(
         late.content.decode()
     )
+    assert User.objects.get(username="olga").role == "admin"
+
+
+def test_an_undo_keeps_what_another_person_changes_right_after_the_commit(
+    log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = log_in("ada")
+    User.objects.filter(username="olga").update(role="operator")
+    stored = people._stored_services
+
+    def change_then_read(user: User) -> Any:
+        """The form of Undo is written after the commit: another person is as fast."""
+        User.objects.filter(username="olga").update(role="admin")
+        return stored(user)
+
+    monkeypatch.setattr(people, "_stored_services", change_then_read)
+    typed = {"act": "roles", "role": "viewer", **WHY}
+    html = ada.post("/people/olga", typed, follow=True).content.decode()
+    assert ada.post("/people/olga", undo_of(html)).status_code == 422
     assert User.objects.get(username="olga").role == "admin"
 
 

@@ -156,16 +156,18 @@ class RolesForm(PersonForm):
                 **self.common,
             )
             after = self._after()
+            # Another person may change them right after the commit.
+            saved = _digest(User.objects.get(pk=before.pk))
         text = (
             f"The roles of {name} were changed. API tokens of {name} follow at once,"
             f" open pages within seconds.{after}"
         )
         # A cancelled change stays cancelled.
-        undo = {} if self.cleaned_data["cancel"] else self._undo(before)
+        undo = {} if self.cleaned_data["cancel"] else self._undo(before, saved)
         return Saved(text, at=reverse("person", args=[name]), undo=undo)
 
-    def _undo(self, before: User) -> dict[str, str | list[str]]:
-        """The form that gives the person the roles of before."""
+    def _undo(self, before: User, saved: str) -> dict[str, str | list[str]]:
+        """The form that gives the person the roles of before. ``saved`` identifies those that it replaces."""
         rows = _stored_services(before) or [(environment_in(self.request), "", "")]
         places, services, roles = zip(*rows, strict=True)
         return {
@@ -175,7 +177,7 @@ class RolesForm(PersonForm):
             "service-environment": list(places),
             "service": list(services),
             "service-role": list(roles),
-            "instead_of": _digest(User.objects.get(pk=before.pk)),
+            "instead_of": saved,
             "reason": f"Undo of a change of the roles of {before.username}",
         }
 
