@@ -20,7 +20,8 @@ GLOSSARY = (
     ("shadow", "A limit that counts and refuses nothing. Its page displays what it would have refused."),
     ("quota", "A limit on a tenant. A pod refuses a request over the quota with status 429."),
     ("vendor limit", "A limit that a dependency sets, for all tenants together."),
-    ("budget", "A limit per calendar day, week or month."),
+    ("budget", "What calls may spend per calendar hour, day, week or month, such as 500 USD or 1,000 calls."),
+    ("account", "A key at a vendor, with one bill. Its pools share its budgets, and stop with it."),
     ("hot key", "A quota with so many calls that pods lease parts of it, and ask Redis less often."),
     ("leased", "Calls that a pod charged in advance, and spends from its memory for at most half a second."),
     (
