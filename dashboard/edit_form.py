@@ -12,7 +12,7 @@ from controlplane.accounts.permissions import check, environment_in
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NameTaken, NotFound
 from controlplane.policies.fields import Fields, different
 from controlplane.validation import Problems, check_reason
-from dashboard.forms import TextField
+from dashboard.forms import SentNumberField, TextField
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.undo import Saved, keep_saved, saved_at
@@ -22,6 +22,8 @@ NOTHING_CHANGED = "Nothing has changed."
 SEE_FIELDS = "Nothing was saved. Correct the marked fields."
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Iterable[Any]]
+#: In the context of a page with forms, before one is sent: ``run_edit`` replaces these after a refusal.
+NOT_SENT: Mapping[str, Any] = {"act": "", "typed": {}, "errors": {}, "conflict": None}
 
 
 class EditForm(forms.Form):
@@ -38,6 +40,8 @@ class EditForm(forms.Form):
     missing_status: ClassVar[int] = 404
     #: The text of the page then. If it is empty, the page names the thing.
     missing: ClassVar[str] = ""
+    #: Argument of the edit function -> the field that shows its errors, if it has another name.
+    shown_at: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, request: HttpRequest, data: Mapping[str, Any] | None = None, /, **known: Any) -> None:
         """``known`` is what the address says, under the names of the arguments of the edit function."""
@@ -76,7 +80,7 @@ class EditForm(forms.Form):
         """Put an error beside its field, and return the status of the page."""
         match error:
             case InvalidEdit():
-                self._report(error.errors)
+                self._report({self.shown_at.get(name, name): found for name, found in error.errors.items()})
                 self.refuse_reason()
                 return 422
             case NameTaken():
@@ -98,6 +102,16 @@ class EditForm(forms.Form):
     def _report(self, errors: Mapping[str, list[str]]) -> None:
         """Unlike ``add_error``, also for what no field is named after."""
         self.errors.update({field: self.error_class(texts) for field, texts in errors.items()})
+
+
+class VersionForm(EditForm):
+    """Changes or removes a row. Refused if another person has saved it since the page showed it."""
+
+    version = SentNumberField()
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return super().common | {"expected_version": self.cleaned_data["version"]}
 
 
 def with_reason(errors: Mapping[str, list[str]], reason: object) -> dict[str, list[str]]:

@@ -62,6 +62,11 @@ def sent_number(text: str, otherwise: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else otherwise
 
 
+def lines_of(text: str) -> list[str]:
+    """The values of a text with one per line."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def too_long(most: int) -> str:
     return f"Use at most {most:,} characters."
 
@@ -114,6 +119,13 @@ class TextField(forms.Field):
         if len(text) > self.most:
             raise forms.ValidationError(too_long(self.most))
         return text
+
+
+class LinesField(TextField):
+    """Text with one value per line. Empty lines do not count."""
+
+    def clean(self, value: str | None) -> list[str]:
+        return lines_of(super().clean(value))
 
 
 class TextsField(forms.Field):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django import template
+from django.template import Context
 from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -34,6 +35,15 @@ def reason_field(
         '<textarea id="{}" name="reason"{}>{}</textarea>', control_id, _attributes(attributes), _text(value)
     )
     return _field(control_id, label, control, hint=hint, errors=found)
+
+
+@register.inclusion_tag("dashboard/field.html", takes_context=True)
+def reason_of(context: Context, act: str, control_id: str) -> dict[str, Any]:
+    """The reason of one button, on a page with several: what was typed with another one is not shown."""
+    if context.get("act") != act:
+        return reason_field(control_id)
+    value, errors = (context[name].get("reason") for name in ("typed", "errors"))
+    return reason_field(control_id, value=value, errors=errors)
 
 
 @register.inclusion_tag("dashboard/field.html")

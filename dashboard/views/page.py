@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import structlog
 from django.core.handlers.asgi import ASGIRequest
 from django.db import InterfaceError, OperationalError, connections
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
@@ -21,6 +21,7 @@ from controlplane.alerts.models import Receiver
 from controlplane.alerts.state.stored_alerts import stored_alerts, with_last_evaluation
 from controlplane.phrases import listed
 from controlplane.policies.models import Dependency, Template, Tier
+from controlplane.spending.budget_rows import Account
 from controlplane.status.facts import EnvironmentFacts, Facts
 from controlplane.status.read_facts import read_environment, read_facts
 from dashboard.environments import other_environments
@@ -40,6 +41,8 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
 
+_Named = Account | Dependency | Receiver | Template | Tier
+_Row = TypeVar("_Row", bound=Model)
 _ErrorAnswer = Callable[[HttpRequest, Exception], HttpResponse]
 
 THEMES = ("dark", "light")
@@ -107,11 +110,19 @@ def current_frame(environment: str, here: EnvironmentFacts | None = None) -> Fra
     return undrawn(here) if drawn is None else at(drawn.frame, here)
 
 
-def names_of(
-    model: type[Dependency] | type[Receiver] | type[Template] | type[Tier], environment: str
-) -> QuerySet[Any, str]:
+def names_of(model: type[_Named], environment: str) -> QuerySet[Any, str]:
     """The names in a list to choose from."""
     return model.objects.filter(environment=environment).order_by("name").values_list("name", flat=True)
+
+
+def choices_of(model: type[_Named], environment: str, first: str) -> list[tuple[str, str]]:
+    """A list to choose from. Its ``first`` line is no choice yet."""
+    return [("", first), *((name, name) for name in names_of(model, environment))]
+
+
+def find_named(rows: QuerySet[_Row], name: str) -> _Row | None:
+    """The row that an address names: bounded, and without NUL, which Postgres does not store."""
+    return rows.filter(name=name[:64].replace("\x00", "")).first()
 
 
 def owned_by(environment: str, services: Collection[str]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import OPTIONAL, columns_for, full_columns
 from controlplane.policies.merge import RATE
-from dashboard.forms import moment, whole, whole_words
+from dashboard.forms import lines_of, moment, whole, whole_words
 from dashboard.views.editor.quota_form import ends_typed
 from dashboard.words.entity_fields import LIMIT_WORD, NEW, OWN, OwnField
 from dashboard.words.limit_values import bounds_of
@@ -218,6 +218,6 @@ def _column_value(described: LimitField, text: str) -> Any:
         case Choices():
             return [word for word in text.replace(",", " ").split() if word]
         case Patterns():
-            return [line.strip() for line in text.splitlines() if line.strip()]
+            return lines_of(text)
         case _:
             return text or described.default

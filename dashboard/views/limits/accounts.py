@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -12,11 +13,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.errors import EditConflict, EditError, InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.spending.budget_rows import Account, Budget
-from dashboard.edit_form import EditForm, chosen_form, run_edit
-from dashboard.forms import SentNumberField, TextField
-from dashboard.views.page import context_of, not_found
+from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
+from dashboard.forms import LinesField, TextField
+from dashboard.views.page import context_of, find_named, not_found
 from dashboard.words.rate_words import amount_words
 
 _MANY_LINES = 8_000
@@ -24,7 +25,8 @@ _MANY_LINES = 8_000
 
 class NewAccountForm(EditForm):
     name = TextField(200)
-    pools, hosts = TextField(_MANY_LINES), TextField(_MANY_LINES)
+    pools, hosts = LinesField(_MANY_LINES), LinesField(_MANY_LINES)
+    shown_at: ClassVar = {"account": "name"}
 
     def save(self) -> int:
         typed = self.cleaned_data
@@ -32,8 +34,8 @@ class NewAccountForm(EditForm):
             raise InvalidEdit({"name": ["Enter a name for the account, such as openai-main."]})
         revision = edits.set_account(
             account=typed["name"],
-            pools=_lines(typed["pools"]),
-            hosts=_lines(typed["hosts"]),
+            pools=typed["pools"],
+            hosts=typed["hosts"],
             expected_version=0,
             **self.common,
         )
@@ -41,33 +43,19 @@ class NewAccountForm(EditForm):
         self.then = reverse("vendor_account", args=[typed["name"]])
         return revision
 
-    def refuse(self, error: EditError) -> int:
-        if isinstance(error, InvalidEdit):
-            error = InvalidEdit(
-                {"name" if field == "account" else field: texts for field, texts in error.errors.items()}
-            )
-        return super().refuse(error)
 
-
-class ChangeForm(EditForm):
-    pools, hosts = TextField(_MANY_LINES), TextField(_MANY_LINES)
-    version = SentNumberField()
+class ChangeForm(VersionForm):
+    pools, hosts = LinesField(_MANY_LINES), LinesField(_MANY_LINES)
 
     def save(self) -> int:
-        return edits.set_account(
-            pools=_lines(self.cleaned_data["pools"]),
-            hosts=_lines(self.cleaned_data["hosts"]),
-            expected_version=self.cleaned_data["version"],
-            **self.common,
-        )
+        typed = self.cleaned_data
+        return edits.set_account(pools=typed["pools"], hosts=typed["hosts"], **self.common)
 
 
-class RemoveForm(EditForm):
-    version = SentNumberField()
-
+class RemoveForm(VersionForm):
     def save(self) -> int:
         self.then = reverse("vendor_accounts")
-        return edits.remove_account(expected_version=self.cleaned_data["version"], **self.common)
+        return edits.remove_account(**self.common)
 
 
 #: Button -> its form.
@@ -95,48 +83,24 @@ def account(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 def _edit(request: HttpRequest, name: str) -> HttpResponse:
-    def page(request: HttpRequest, **extra: Any) -> HttpResponse:
-        return _page(request, name=name, act=request.POST.get("act", ""), **extra)
-
     form = chosen_form(request, _ACTS, account=name)
+    page = partial(_page, name=name, act=form.act)
     return run_edit(form, page=page, then=reverse("vendor_account", args=[name]))
 
 
-def _list(
-    request: HttpRequest,
-    *,
-    typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
-    conflict: EditConflict | None = None,
-    status: int = 200,
-) -> HttpResponse:
+def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpResponse:
     environment = environment_in(request)
     rows = Account.objects.filter(environment=environment).order_by("name")
     budgets = _budgets_by_account(environment)
-    context = context_of(
-        request,
-        "vendor_accounts",
-        rows=[(row, budgets[row.name]) for row in rows],
-        typed=typed or {},
-        errors=errors or {},
-        conflict=conflict,
-    )
+    shown = [(row, budgets[row.name]) for row in rows]
+    context = context_of(request, "vendor_accounts", rows=shown, **{**NOT_SENT, **sent})
     return render(request, "dashboard/accounts.html", context, status=status)
 
 
-def _page(
-    request: HttpRequest,
-    *,
-    name: str,
-    act: str = "",
-    typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
-    conflict: EditConflict | None = None,
-    status: int = 200,
-) -> HttpResponse:
+def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) -> HttpResponse:
     environment = environment_in(request)
-    rows = Account.objects.filter(environment=environment, name=name[:64].replace("\x00", ""))
-    if (row := rows.first()) is None:
+    row = find_named(Account.objects.filter(environment=environment), name)
+    if row is None:
         return not_found(request, "No such account", "There is no account with this name.")
     context = context_of(
         request,
@@ -145,10 +109,7 @@ def _page(
         budgets=_budgets_by_account(environment)[row.name],
         pools="\n".join(row.pools),
         hosts="\n".join(row.hosts),
-        act=act,
-        typed=typed or {},
-        errors=errors or {},
-        conflict=conflict,
+        **{**NOT_SENT, **sent},
     )
     return render(request, "dashboard/account.html", context, status=status)
 
@@ -158,7 +119,3 @@ def _budgets_by_account(environment: str) -> Mapping[str, list[tuple[str, str]]]
     for row in Budget.objects.filter(environment=environment).exclude(account="").order_by("name"):
         found[row.account].append((row.name, f"{amount_words(row.amount, row.measure)} per {row.period}"))
     return found
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]

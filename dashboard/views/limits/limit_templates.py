@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
@@ -16,21 +16,21 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
-from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
 from controlplane.validation import check_reason
-from dashboard.edit_form import NOTHING_CHANGED, EditForm, chosen_form, run_edit
-from dashboard.forms import SentNumberField, TextField, sent_number
+from dashboard.edit_form import NOT_SENT, NOTHING_CHANGED, EditForm, VersionForm, chosen_form, run_edit
+from dashboard.forms import TextField, sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.undo import saved_at
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
-from dashboard.views.page import context_of, names_of, not_found, text_parameter
+from dashboard.views.page import context_of, find_named, names_of, not_found, text_parameter
 from dashboard.words.change_words import column_words
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
@@ -46,6 +46,7 @@ class FollowForm(EditForm):
     owner = TextField()
     limit = TextField(64)
     missing_status = 409
+    shown_at: ClassVar = {"quota": "limit", "name": "limit"}
 
     def save(self) -> int:
         kind, _, owner = self.cleaned_data["owner"].partition(":")
@@ -56,36 +57,22 @@ class FollowForm(EditForm):
             return edits.set_vendor_limit(dependency=owner, name=limit, expected_version=None, **self.common)
         raise InvalidEdit({"owner": ["Choose a tier or a dependency."]})
 
-    def refuse(self, error: EditError) -> int:
-        return super().refuse(_placed(error, {"quota": "limit", "name": "limit"}))
 
-
-class RemoveForm(EditForm):
+class RemoveForm(VersionForm):
     """The template is deleted. ``instead`` is the choice for the limits that follow it."""
 
-    version = SentNumberField()
     instead = TextField()
     missing_status = 409
+    shown_at: ClassVar = {"template": "instead"}
 
     def save(self) -> int:
         kind, _, other = self.cleaned_data["instead"].partition(":")
         self.then = reverse("templates")
         return edits.remove_template(
-            expected_version=self.cleaned_data["version"],
             keep_values=kind == "keep",
             instead=other if kind == "use" else None,
             **self.common,
         )
-
-    def refuse(self, error: EditError) -> int:
-        return super().refuse(_placed(error, {"template": "instead"}))
-
-
-def _placed(error: EditError, fields: Mapping[str, str]) -> EditError:
-    """The error with the names of the fields of the form."""
-    if not isinstance(error, InvalidEdit):
-        return error
-    return InvalidEdit({fields.get(field, field): texts for field, texts in error.errors.items()})
 
 
 #: Button -> its form. The button that saves has a form with the values of the template.
@@ -214,10 +201,10 @@ def _page(
     row: Template,
     *,
     form: TemplateForm | None = None,
-    conflict: EditConflict | None = None,
     status: int = 200,
-    **extra: Any,
+    **sent: Any,
 ) -> HttpResponse:
+    sent = {**NOT_SENT, **sent}
     environment = environment_in(request)
     following = followers(environment, row.name, most=_SHOWN)
     count = count_followers(environment).get(row.name, Followers())
@@ -229,7 +216,6 @@ def _page(
         form=form or TemplateForm(initial=TemplateForm.initial_of(row)),
         # After a conflict, the next save knowingly replaces the other person's values.
         version=row.version if status != 422 or form is None else form.data.get("version", ""),
-        conflict=conflict,
         followers=[(each, _own_words(each.own)) for each in following],
         count=count,
         left_off=count.limits - len(following),
@@ -245,10 +231,10 @@ def _page(
                 for name in names_of(Template, environment).exclude(pk=row.pk)
             ),
         ],
-        beside=_beside(extra.get("act", ""), bool(count.limits)),
-        **{"errors": {}, "act": "", "typed": {}, **extra},
+        beside=_beside(sent["act"], bool(count.limits)),
+        **sent,
     )
-    if form is not None and conflict is not None:
+    if form is not None and sent["conflict"] is not None:
         context |= _reach(environment, row.name, form)
     return render(request, "dashboard/template.html", context, status=status)
 
@@ -302,4 +288,4 @@ def _with_errors(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
 
 
 def _find(environment: str, name: str) -> Template | None:
-    return Template.objects.filter(environment=environment, name=name[:64].replace("\x00", "")).first()
+    return find_named(Template.objects.filter(environment=environment), name)

@@ -1,9 +1,8 @@
 """Models of language: their names, the dependency of their calls, and their prices by date."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
@@ -15,14 +14,14 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.errors import EditConflict, EditError, InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from controlplane.spending.fields import COLUMNS, start_text
 from controlplane.spending.models import LONG_PRICES, PRICES, Model, Price
 from controlplane.spending.present_prices import DatedPrice, dated_prices
-from dashboard.edit_form import EditForm, chosen_form, run_edit
-from dashboard.forms import MomentField, SentNumberField, TextField, WholeField
-from dashboard.views.page import context_of, names_of, not_found
+from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
+from dashboard.forms import LinesField, MomentField, TextField, WholeField
+from dashboard.views.page import choices_of, context_of, find_named, not_found
 from dashboard.words.money_words import PRICE_LABELS, WRONG_USD, micro_usd_of, usd
 from fuseboard.contract.models import MAX_LONG
 
@@ -46,7 +45,7 @@ class UsdField(forms.Field):
             raise forms.ValidationError(str(error)) from None
 
 
-class PriceForm(EditForm):
+class _PriceFields(EditForm):
     """A price from an instant on; for a model that exists already, or with a new one."""
 
     starts_at = MomentField(required=False)
@@ -55,15 +54,6 @@ class PriceForm(EditForm):
     batch_percent = WholeField(required=False, bounds=(1, 100))
     long_above = WholeField(required=False, bounds=(0, MAX_LONG))
     long_input, long_cached, long_written, long_output = UsdField(), UsdField(), UsdField(), UsdField()
-    version = SentNumberField()
-
-    def save(self) -> int:
-        return edits.set_price(
-            starts_at=self.start,
-            price=self.price,
-            expected_version=self.cleaned_data["version"],
-            **self.common,
-        )
 
     @property
     def start(self) -> str:
@@ -77,13 +67,19 @@ class PriceForm(EditForm):
         return {column: value for column, value in given.items() if value is not None}
 
 
-class NewModelForm(PriceForm):
+class PriceForm(_PriceFields, VersionForm):
+    def save(self) -> int:
+        return edits.set_price(starts_at=self.start, price=self.price, **self.common)
+
+
+class NewModelForm(_PriceFields):
     """A model, with its first price if one is typed."""
 
     name = TextField(200)
     pool = TextField(200)
-    aliases = TextField(_MANY_LINES)
+    aliases = LinesField(_MANY_LINES)
     input, output = UsdField(), UsdField()
+    shown_at: ClassVar = {"model": "name"}
 
     def save(self) -> int:
         name, price = self.cleaned_data["name"], self.price
@@ -92,54 +88,34 @@ class NewModelForm(PriceForm):
         self.then = _address(name)
         return edits.set_model(
             model=name,
-            aliases=_lines(self.cleaned_data["aliases"]),
+            aliases=self.cleaned_data["aliases"],
             pool=self.cleaned_data["pool"],
             prices={self.start: price} if price else None,
             expected_version=0,
             **self.common,
         )
 
-    def refuse(self, error: EditError) -> int:
-        # An error of the model as a whole stands at its name.
-        if isinstance(error, InvalidEdit):
-            error = InvalidEdit(
-                {"name" if field == "model" else field: texts for field, texts in error.errors.items()}
-            )
-        return super().refuse(error)
 
-
-class NamesForm(EditForm):
+class NamesForm(VersionForm):
     pool = TextField(200)
-    aliases = TextField(_MANY_LINES)
-    version = SentNumberField()
+    aliases = LinesField(_MANY_LINES)
 
     def save(self) -> int:
-        return edits.set_model(
-            aliases=_lines(self.cleaned_data["aliases"]),
-            pool=self.cleaned_data["pool"],
-            expected_version=self.cleaned_data["version"],
-            **self.common,
-        )
+        typed = self.cleaned_data
+        return edits.set_model(aliases=typed["aliases"], pool=typed["pool"], **self.common)
 
 
-class RemovePriceForm(EditForm):
+class RemovePriceForm(VersionForm):
     start = TextField(40)
-    version = SentNumberField()
 
     def save(self) -> int:
-        return edits.remove_price(
-            starts_at=self.cleaned_data["start"],
-            expected_version=self.cleaned_data["version"],
-            **self.common,
-        )
+        return edits.remove_price(starts_at=self.cleaned_data["start"], **self.common)
 
 
-class RemoveModelForm(EditForm):
-    version = SentNumberField()
-
+class RemoveModelForm(VersionForm):
     def save(self) -> int:
         self.then = reverse("models")
-        return edits.remove_model(expected_version=self.cleaned_data["version"], **self.common)
+        return edits.remove_model(**self.common)
 
 
 #: Button -> its form.
@@ -176,14 +152,7 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
     return run_edit(form, page=partial(_page, row=row, act=form.act), then=_address(row.name))
 
 
-def _list(
-    request: HttpRequest,
-    *,
-    typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
-    conflict: EditConflict | None = None,
-    status: int = 200,
-) -> HttpResponse:
+def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpResponse:
     environment = environment_in(request)
     rows = Model.objects.filter(environment=environment).prefetch_related("prices")
     shown = sorted((_line(row) for row in rows), key=lambda line: (line["price"] is not None, line["name"]))
@@ -192,26 +161,16 @@ def _list(
         "models",
         rows=shown,
         unpriced=sum(line["price"] is None for line in shown),
-        typed=typed or {},
-        errors=errors or {},
-        conflict=conflict,
         beside=f"name,{_BESIDE}",
         pools=_pools(environment),
+        **{**NOT_SENT, **sent},
     )
     return render(request, "dashboard/models.html", context, status=status)
 
 
-def _page(
-    request: HttpRequest,
-    *,
-    row: Model,
-    act: str = "",
-    typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
-    conflict: EditConflict | None = None,
-    status: int = 200,
-) -> HttpResponse:
-    dated = dated_prices(row)
+def _page(request: HttpRequest, *, row: Model, status: int = 200, **sent: Any) -> HttpResponse:
+    dated, sent = dated_prices(row), {**NOT_SENT, **sent}
+    aliases = sent["typed"].get("aliases", "") if sent["act"] == "names" else "\n".join(row.aliases)
     context = context_of(
         request,
         "models",
@@ -219,13 +178,10 @@ def _page(
         prices=[_price_line(each) for each in dated],
         priced=any(each.applies for each in dated),
         ahead=any(not each.has_begun for each in dated),
-        aliases=typed.get("aliases", "") if typed and act == "names" else "\n".join(row.aliases),
+        aliases=aliases,
         beside=_BESIDE,
         pools=_pools(environment_in(request)),
-        act=act,
-        typed=typed or {},
-        errors=errors or {},
-        conflict=conflict,
+        **sent,
     )
     return render(request, "dashboard/model.html", context, status=status)
 
@@ -266,11 +222,7 @@ def _more(row: Price) -> list[str]:
 
 
 def _pools(environment: str) -> list[tuple[str, str]]:
-    return [("", "By the host of the vendor"), *((name, name) for name in names_of(Dependency, environment))]
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return choices_of(Dependency, environment, "By the host of the vendor")
 
 
 def _this_minute() -> datetime:
@@ -286,5 +238,4 @@ def _missing(request: HttpRequest) -> HttpResponse:
 
 
 def _find(environment: str, name: str) -> Model | None:
-    rows = Model.objects.filter(environment=environment).prefetch_related("prices")
-    return rows.filter(name=name[:64].replace("\x00", "")).first()
+    return find_named(Model.objects.filter(environment=environment).prefetch_related("prices"), name)

@@ -1,7 +1,8 @@
 """Budgets that pods enforce as such: the form that adds one, and the page of one."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -11,12 +12,12 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.errors import EditConflict, EditError, InvalidEdit
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency, Tier
 from controlplane.spending.budget_rows import OWNERS, Account, Budget
-from dashboard.edit_form import EditForm, chosen_form, run_edit
-from dashboard.forms import SentNumberField, TextField, WholeField
-from dashboard.views.page import context_of, names_of, not_found, text_parameter
+from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
+from dashboard.forms import TextField, WholeField
+from dashboard.views.page import choices_of, context_of, find_named, not_found, text_parameter
 from dashboard.words.money_words import micro_usd_of, usd
 from dashboard.words.rate_words import amount_words
 from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD, AtSpent
@@ -76,6 +77,7 @@ class NewBudgetForm(_AmountForm):
     time_zone = TextField(64)
     name = TextField(64)
     instead_of = TextField(64)
+    shown_at: ClassVar = {"budget": "name"}
 
     def save(self) -> int:
         typed = self.cleaned_data
@@ -99,66 +101,45 @@ class NewBudgetForm(_AmountForm):
             **self.common,
         )
 
-    def refuse(self, error: EditError) -> int:
-        # An error of the budget as a whole stands at its name.
-        if isinstance(error, InvalidEdit):
-            error = InvalidEdit(
-                {"name" if field == "budget" else field: texts for field, texts in error.errors.items()}
-            )
-        return super().refuse(error)
+
+class _BudgetForm(VersionForm):
+    """Changes a budget. Its ``measure`` is the unit of typed amounts, and no argument of an edit."""
+
+    def __init__(self, request: HttpRequest, /, *, measure: str, **known: Any) -> None:
+        super().__init__(request, **known)
+        self.measure = measure
 
 
-class ChangeForm(_AmountForm):
+class ChangeForm(_AmountForm, _BudgetForm):
     at_100 = TextField(16)
     warn_percent = WholeField(required=False, bounds=(0, 100))
-    version = SentNumberField()
 
     def save(self) -> int:
-        warn = self.cleaned_data["warn_percent"]
         return edits.set_budget(
-            budget=self.known["budget"],
-            amount=self.units(self.known["measure"]),
+            amount=self.units(self.measure),
             at_100=self.cleaned_data["at_100"],
-            warn_percent=warn,
-            expected_version=self.cleaned_data["version"],
-            **_without_measure(self.common),
+            warn_percent=self.cleaned_data["warn_percent"],
+            **self.common,
         )
 
 
-class RaiseForm(_AmountForm):
+class RaiseForm(_AmountForm, _BudgetForm):
     minutes = WholeField(bounds=(1, 31 * 24 * 60))
-    version = SentNumberField()
 
     def save(self) -> int:
-        return edits.raise_budget(
-            amount=self.units(self.known["measure"]),
-            minutes=self.cleaned_data["minutes"],
-            expected_version=self.cleaned_data["version"],
-            **{**_without_measure(self.common), "budget": self.known["budget"]},
-        )
+        amount, minutes = self.units(self.measure), self.cleaned_data["minutes"]
+        return edits.raise_budget(amount=amount, minutes=minutes, **self.common)
 
 
-class LowerForm(EditForm):
-    version = SentNumberField()
-
+class LowerForm(_BudgetForm):
     def save(self) -> int:
-        return edits.set_budget(
-            raised_to=0,
-            raised_until="",
-            expected_version=self.cleaned_data["version"],
-            **{**_without_measure(self.common), "budget": self.known["budget"]},
-        )
+        return edits.set_budget(raised_to=0, raised_until="", **self.common)
 
 
-class RemoveForm(EditForm):
-    version = SentNumberField()
-
+class RemoveForm(_BudgetForm):
     def save(self) -> int:
         self.then = reverse("budgets")
-        return edits.remove_budget(
-            expected_version=self.cleaned_data["version"],
-            **{**_without_measure(self.common), "budget": self.known["budget"]},
-        )
+        return edits.remove_budget(**self.common)
 
 
 #: Button -> its form.
@@ -187,11 +168,8 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
     row = _find(environment_in(request), name)
     if row is None:
         return _page(request, name=name)
-
-    def page(request: HttpRequest, **extra: Any) -> HttpResponse:
-        return _page(request, name=name, act=request.POST.get("act", ""), **extra)
-
     form = chosen_form(request, _ACTS, budget=name, measure=row.measure)
+    page = partial(_page, name=name, act=form.act)
     return run_edit(form, page=page, then=reverse("money_budget", args=[name]))
 
 
@@ -199,44 +177,29 @@ def _new(
     request: HttpRequest,
     *,
     typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
     status: int = 200,
-    **extra: Any,
+    **sent: Any,
 ) -> HttpResponse:
     environment = environment_in(request)
     named = {owner: text_parameter(request, owner) for owner in OWNERS if request.GET.get(owner)}
     first = named and {"whose": next(iter(named))}
+    typed = _STARTS | named | (first or {}) if typed is None else typed
     context = context_of(
         request,
         "budgets",
-        typed=_STARTS | named | (first or {}) if typed is None else typed,
-        errors=errors or {},
         fields=_FIELDS,
         whose=WHOSE,
         periods=PERIODS,
         at_100=AT_100,
-        accounts=[("", "Choose an account"), *((each, each) for each in _accounts(environment))],
-        dependencies=[
-            ("", "Choose a dependency"),
-            *((each, each) for each in names_of(Dependency, environment)),
-        ],
-        tiers=[("", "Choose a tier"), *((each, each) for each in names_of(Tier, environment))],
-        **extra,
+        accounts=choices_of(Account, environment, "Choose an account"),
+        dependencies=choices_of(Dependency, environment, "Choose a dependency"),
+        tiers=choices_of(Tier, environment, "Choose a tier"),
+        **{**NOT_SENT, **sent, "typed": typed},
     )
     return render(request, "dashboard/money_budget_form.html", context, status=status)
 
 
-def _page(
-    request: HttpRequest,
-    *,
-    name: str,
-    act: str = "",
-    typed: Mapping[str, Any] | None = None,
-    errors: Mapping[str, Any] | None = None,
-    conflict: EditConflict | None = None,
-    status: int = 200,
-    **extra: Any,
-) -> HttpResponse:
+def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) -> HttpResponse:
     row = _find(environment_in(request), name)
     if row is None:
         return not_found(request, "No such budget", "There is no budget with this name.")
@@ -257,29 +220,16 @@ def _page(
         at_100=AT_100,
         at_100_words=dict(AT_100).get(row.at_100, row.at_100),
         minutes=[(str(number), words) for number, words in RAISED_MINUTES],
-        act=act,
-        typed=typed or {},
-        errors=errors or {},
-        conflict=conflict,
-        **extra,
+        **{**NOT_SENT, **sent},
     )
     return render(request, "dashboard/money_budget.html", context, status=status)
 
 
-def _accounts(environment: str) -> list[str]:
-    rows = Account.objects.filter(environment=environment).order_by("name")
-    return list(rows.values_list("name", flat=True))
-
-
 def _find(environment: str, name: str) -> Budget | None:
-    return Budget.objects.filter(environment=environment, name=name[:64].replace("\x00", "")).first()
+    return find_named(Budget.objects.filter(environment=environment), name)
 
 
 def _plain(owner: str) -> str:
     """The beginning of a name, from the name of an owner, which may have any characters."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in owner)[:30]
     return plain.strip("-") or "budget"
-
-
-def _without_measure(common: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in common.items() if name not in ("measure", "budget")}
