@@ -20,6 +20,7 @@ from tools.experiments.sizing import sizing
 from tools.experiments.slow_redis import slow_redis
 from tools.experiments.small_parts import small_parts
 from tools.experiments.storm_processes import storm_of_processes
+from tools.experiments.token_reserve import token_reserve
 
 SIMULATED: dict[str, Experiment] = {
     "T1": adaptive_queue,
@@ -38,7 +39,7 @@ SIMULATED: dict[str, Experiment] = {
     "T27": shared_key,
 }
 #: In virtual time, and too long for a test.
-LONG: dict[str, Experiment] = {"T28": following}
+LONG: dict[str, Experiment] = {"T28": following, "T29": token_reserve}
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
     "T2": one_bad_pod,

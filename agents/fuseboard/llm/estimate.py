@@ -12,7 +12,7 @@ INPUT_LETTERS, OUTPUT_LETTERS = 3.0, 4.0
 #: Inputs are estimated so much higher than learned.
 MARGIN = 1.05
 #: Before so many answers, an output is estimated by what the request allows.
-MIN_ANSWERS = 20
+MIN_ANSWERS = 10
 #: The part of what is learned that a new answer replaces, once there are many.
 LEARNING = 0.02
 #: An answer that is shorter says nothing about letters per token.
@@ -50,14 +50,15 @@ def _is_data(text: bytes) -> bool:
 class Learned:
     """The answers of one model at one endpoint. Two threads that add at once may lose one of them."""
 
-    __slots__ = ("answers", "input_rate", "mean", "output_rate", "variance")
+    __slots__ = ("answers", "deviation", "input_rate", "mean", "output_rate")
 
     def __init__(self) -> None:
         self.answers = 0
         #: Tokens per letter.
         self.input_rate, self.output_rate = 1 / INPUT_LETTERS, 1 / OUTPUT_LETTERS
-        #: The tokens of an output.
-        self.mean = self.variance = 0.0
+        #: The tokens of an output, and how far from their mean outputs are on average. A few very long ones
+        #: move that less than a standard deviation.
+        self.mean = self.deviation = 0.0
 
     def input_of(self, letters: int) -> int:
         """The tokens of an input of so many letters."""
@@ -71,10 +72,10 @@ class Learned:
         return math.ceil(letters * self.input_rate * MARGIN)
 
     def next_output(self, most: int | None) -> int:
-        """The mean and two deviations, at most what the request allows."""
+        """The mean and two mean deviations, at most what the request allows."""
         if self.answers < MIN_ANSWERS:
             return UNBOUNDED if most is None else most
-        learned = math.ceil(self.mean + 2 * math.sqrt(self.variance))
+        learned = math.ceil(self.mean + 2 * self.deviation)
         return learned if most is None else min(learned, most)
 
     def add(self, letters: int, counted: int, usage: Usage) -> None:
@@ -85,9 +86,8 @@ class Learned:
             self.input_rate += rate * (counted / letters - self.input_rate)
         if usage.output >= MIN_TOKENS and usage.letters:
             self.output_rate += rate * (usage.output / usage.letters - self.output_rate)
-        distance = usage.output - self.mean
-        self.mean += rate * distance
-        self.variance = (1 - rate) * (self.variance + rate * distance * distance)
+        self.mean += rate * (usage.output - self.mean)
+        self.deviation += rate * (abs(usage.output - self.mean) - self.deviation)
 
 
 def stepped(known: int, guessed: int = 0, most: int | None = None) -> int:
