@@ -3,20 +3,17 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, check_environment, needs
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version, version_read
 from controlplane.api.schemas.configuration_out import DependencyOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     BreakerPolicyIn,
     DescriptionIn,
     Environment,
-    ExpectedVersion,
-    Reason,
     Slug,
 )
 from controlplane.api.schemas.limits import VendorLimitIn
 from controlplane.api.schemas.protection import DependencyIn, ProtectionIn, change_in
 from controlplane.editing import edits
-from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency, VendorLimit
 
@@ -45,9 +42,7 @@ def create_dependency(request: HttpRequest, environment: Environment, values: De
 def get_dependency(
     request: HttpRequest, response: HttpResponse, environment: Environment, dependency: Slug
 ) -> Dependency:
-    row = find(_dependencies(environment), "dependency", name=dependency)
-    response["ETag"] = f'"{row.version}"'
-    return row
+    return find_version(response, _dependencies(environment), "dependency", name=dependency)
 
 
 @router.put("/{dependency}/description", response=RevisionOut, auth=needs("edit_breaker_policy"))
@@ -58,11 +53,7 @@ def describe(
     if not _dependencies(environment).filter(name=dependency, owner=values.owner).exists():
         check_environment(request, "edit_breaker_policy")
     revision = edits.describe_dependency(
-        environment=environment,
-        dependency=dependency,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
+        environment=environment, dependency=dependency, **edit_arguments(request, values)
     )
     return RevisionOut(revision=revision)
 
@@ -73,11 +64,7 @@ def set_breaker_policy(
 ) -> RevisionOut:
     """Change when the breaker opens, probes and closes."""
     revision = edits.set_breaker_policy(
-        environment=environment,
-        dependency=dependency,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
+        environment=environment, dependency=dependency, **edit_arguments(request, values)
     )
     return RevisionOut(revision=revision)
 
@@ -105,32 +92,17 @@ def set_vendor_limit(
 ) -> RevisionOut:
     """Set what the vendor allows the whole fleet; strict by default. 422 without any value."""
     revision = edits.set_vendor_limit(
-        environment=environment,
-        dependency=dependency,
-        name=name,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
+        environment=environment, dependency=dependency, name=name, **edit_arguments(request, values)
     )
     return RevisionOut(revision=revision)
 
 
 @router.delete("/{dependency}/vendor-limits/{name}", response=RevisionOut, auth=needs("edit_breaker_policy"))
 def remove_vendor_limit(
-    request: HttpRequest,
-    environment: Environment,
-    dependency: Slug,
-    name: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, dependency: Slug, name: Slug, removal: RemovalInQuery
 ) -> RevisionOut:
     revision = edits.remove_vendor_limit(
-        environment=environment,
-        dependency=dependency,
-        name=name,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
+        environment=environment, dependency=dependency, name=name, **edit_arguments(request, removal)
     )
     return RevisionOut(revision=revision)
 

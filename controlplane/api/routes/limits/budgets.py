@@ -3,8 +3,8 @@
 from django.http import HttpRequest, HttpResponse
 from ninja import Path, Router
 
-from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.auth import needs
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version
 from controlplane.api.schemas.budgets import (
     AccountIn,
     AccountOut,
@@ -14,9 +14,8 @@ from controlplane.api.schemas.budgets import (
     RaiseIn,
 )
 from controlplane.api.schemas.configuration_out import RevisionOut
-from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug
+from controlplane.api.schemas.edits_in import Environment, Slug
 from controlplane.editing import edits
-from controlplane.errors import find
 from controlplane.policies.document import environment_of
 
 accounts = Router()
@@ -33,9 +32,7 @@ def list_accounts(request: HttpRequest, environment: Environment) -> object:
 def get_account(
     request: HttpRequest, response: HttpResponse, environment: Environment, account: Slug
 ) -> object:
-    row = find(environment_of(environment).accounts.all(), "account", name=account)
-    response["ETag"] = f'"{row.version}"'
-    return row
+    return find_version(response, environment_of(environment).accounts.all(), "account", name=account)
 
 
 @accounts.put("/{account}", response=RevisionOut, auth=needs("edit_quota"))
@@ -43,31 +40,17 @@ def set_account(
     request: HttpRequest, environment: Environment, account: Slug, values: AccountIn
 ) -> RevisionOut:
     """Create an account, on version 0, or change one."""
-    revision = edits.set_account(
-        environment=environment,
-        account=account,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
-    )
+    revision = edits.set_account(environment=environment, account=account, **edit_arguments(request, values))
     return RevisionOut(revision=revision)
 
 
 @accounts.delete("/{account}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_account(
-    request: HttpRequest,
-    environment: Environment,
-    account: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, account: Slug, removal: RemovalInQuery
 ) -> RevisionOut:
     """Delete an account that has no budget."""
     revision = edits.remove_account(
-        environment=environment,
-        account=account,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
+        environment=environment, account=account, **edit_arguments(request, removal)
     )
     return RevisionOut(revision=revision)
 
@@ -81,9 +64,7 @@ def list_budgets(request: HttpRequest, environment: Environment) -> object:
 def get_budget(
     request: HttpRequest, response: HttpResponse, environment: Environment, budget: BudgetInPath
 ) -> object:
-    row = find(environment_of(environment).budgets.all(), "budget", name=budget)
-    response["ETag"] = f'"{row.version}"'
-    return row
+    return find_version(response, environment_of(environment).budgets.all(), "budget", name=budget)
 
 
 @router.put("/{budget}", response=RevisionOut, auth=needs("edit_quota"))
@@ -91,13 +72,7 @@ def set_budget(
     request: HttpRequest, environment: Environment, budget: BudgetInPath, values: BudgetIn
 ) -> RevisionOut:
     """Create a budget, on version 0, or change one. Pods with an older agent enforce none."""
-    revision = edits.set_budget(
-        environment=environment,
-        budget=budget,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(mode="json", exclude={"expected_version"}),
-    )
+    revision = edits.set_budget(environment=environment, budget=budget, **edit_arguments(request, values))
     return RevisionOut(revision=revision)
 
 
@@ -106,29 +81,13 @@ def raise_budget(
     request: HttpRequest, environment: Environment, budget: BudgetInPath, values: RaiseIn
 ) -> RevisionOut:
     """Raise a budget for some minutes. Then its amount applies again."""
-    revision = edits.raise_budget(
-        environment=environment,
-        budget=budget,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
-    )
+    revision = edits.raise_budget(environment=environment, budget=budget, **edit_arguments(request, values))
     return RevisionOut(revision=revision)
 
 
 @router.delete("/{budget}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_budget(
-    request: HttpRequest,
-    environment: Environment,
-    budget: BudgetInPath,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, budget: BudgetInPath, removal: RemovalInQuery
 ) -> RevisionOut:
-    revision = edits.remove_budget(
-        environment=environment,
-        budget=budget,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
-    )
+    revision = edits.remove_budget(environment=environment, budget=budget, **edit_arguments(request, removal))
     return RevisionOut(revision=revision)

@@ -5,13 +5,18 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.auth import needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments
 from controlplane.api.routes.tenants.plans import planned
 from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
-from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Flag, PageSize, Reason, Slug
+from controlplane.api.schemas.edits_in import (
+    Environment,
+    Flag,
+    PageSize,
+    Slug,
+)
 from controlplane.api.schemas.limits import TemplateIn
 from controlplane.api.schemas.operations_out import PlannedOut
 from controlplane.editing import edits
@@ -61,11 +66,7 @@ def set_template(
     revision. 422 without any value and without a title.
     """
     revision = edits.set_template(
-        environment=environment,
-        template=template,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **values.model_dump(exclude={"expected_version"}),
+        environment=environment, template=template, **edit_arguments(request, values)
     )
     return RevisionOut(revision=revision)
 
@@ -94,8 +95,7 @@ def remove_template(
     request: HttpRequest,
     environment: Environment,
     template: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    removal: RemovalInQuery,
     keep_values: Flag = False,
     instead: Slug | None = None,
 ) -> RevisionOut:
@@ -105,11 +105,9 @@ def remove_template(
     revision = edits.remove_template(
         environment=environment,
         template=template,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
         keep_values=keep_values,
         instead=instead,
+        **edit_arguments(request, removal),
     )
     return RevisionOut(revision=revision)
 

@@ -4,12 +4,11 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version, version_read
 from controlplane.api.schemas.configuration_out import RevisionOut
-from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug
+from controlplane.api.schemas.edits_in import Environment, Slug
 from controlplane.api.schemas.models import ModelIn, ModelOut, PriceIn, PriceOut, StartInPath
 from controlplane.editing import edits
-from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.spending.fields import COLUMNS, start_text
 from controlplane.spending.models import Model
@@ -28,43 +27,25 @@ def list_models(request: HttpRequest, environment: Environment) -> list[ModelOut
 def get_model(
     request: HttpRequest, response: HttpResponse, environment: Environment, model: Slug
 ) -> ModelOut:
-    row = find(environment_of(environment).models.all(), "model", name=model)
-    response["ETag"] = f'"{row.version}"'
+    row = find_version(response, environment_of(environment).models.all(), "model", name=model)
     return _out(row)
 
 
 @router.put("/{model}", response=RevisionOut, auth=needs("edit_quota"))
 def set_model(request: HttpRequest, environment: Environment, model: Slug, values: ModelIn) -> RevisionOut:
     """Create a model, on version 0, or change one. A price that has begun cannot change."""
-    given = values.model_dump(exclude={"expected_version", "prices"})
     prices = {start: price.model_dump(exclude_none=True) for start, price in (values.prices or {}).items()}
-    revision = edits.set_model(
-        environment=environment,
-        model=model,
-        prices=prices or None,
-        expected_version=version_read(request, values.expected_version),
-        actor=actor_of(request),
-        **given,
-    )
+    given = edit_arguments(request, values) | {"prices": prices or None}
+    revision = edits.set_model(environment=environment, model=model, **given)
     return RevisionOut(revision=revision)
 
 
 @router.delete("/{model}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_model(
-    request: HttpRequest,
-    environment: Environment,
-    model: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, model: Slug, removal: RemovalInQuery
 ) -> RevisionOut:
     """Delete it with its prices. Its calls then belong to the dependency of their host, and cost nothing."""
-    revision = edits.remove_model(
-        environment=environment,
-        model=model,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
-    )
+    revision = edits.remove_model(environment=environment, model=model, **edit_arguments(request, removal))
     return RevisionOut(revision=revision)
 
 
@@ -88,21 +69,11 @@ def set_price(
 
 @router.delete("/{model}/prices/{start}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_price(
-    request: HttpRequest,
-    environment: Environment,
-    model: Slug,
-    start: StartInPath,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, model: Slug, start: StartInPath, removal: RemovalInQuery
 ) -> RevisionOut:
     """Delete a price that has not begun."""
     revision = edits.remove_price(
-        environment=environment,
-        model=model,
-        starts_at=start,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
+        environment=environment, model=model, starts_at=start, **edit_arguments(request, removal)
     )
     return RevisionOut(revision=revision)
 

@@ -9,14 +9,12 @@ from django.utils import timezone
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version, version_read
 from controlplane.api.schemas.configuration_out import EffectiveOut, RevisionOut, TenantOut, TenantPage
 from controlplane.api.schemas.edits_in import (
     Environment,
-    ExpectedVersion,
     Flag,
     PageSize,
-    Reason,
     Slug,
     Subject,
     TenantChange,
@@ -25,7 +23,7 @@ from controlplane.api.schemas.edits_in import (
 from controlplane.api.schemas.limits import TenantQuotaIn
 from controlplane.approvals.proposals import needed_in
 from controlplane.editing import edits
-from controlplane.errors import InvalidEdit, find
+from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.models import Tenant, TenantQuota
@@ -83,36 +81,20 @@ def set_quota(
     request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: TenantQuotaIn
 ) -> RevisionOut:
     """Override a quota of the tenant's tier, temporarily or permanently. 422 without any value."""
-    lasts = values.expires_in_s
-    revision = edits.set_tenant_quota(
-        environment=environment,
-        tenant=tenant,
-        quota=quota,
-        expected_version=version_read(request, values.expected_version),
-        expires_at=timezone.now() + timedelta(seconds=lasts) if lasts is not None else None,
-        **values.model_dump(exclude={"expected_version", "expires_in_s"}),
-        actor=actor_of(request),
-    )
+    given = edit_arguments(request, values)
+    lasts = given.pop("expires_in_s")
+    given["expires_at"] = timezone.now() + timedelta(seconds=lasts) if lasts is not None else None
+    revision = edits.set_tenant_quota(environment=environment, tenant=tenant, quota=quota, **given)
     return RevisionOut(revision=revision)
 
 
 @router.delete("/{path:tenant}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_quota(
-    request: HttpRequest,
-    environment: Environment,
-    tenant: Subject,
-    quota: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, removal: RemovalInQuery
 ) -> RevisionOut:
     """Remove the override: the tier's quota applies again."""
     revision = edits.remove_tenant_quota(
-        environment=environment,
-        tenant=tenant,
-        quota=quota,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
+        environment=environment, tenant=tenant, quota=quota, **edit_arguments(request, removal)
     )
     return RevisionOut(revision=revision)
 
@@ -158,20 +140,10 @@ def change_tenant(
 
 @router.delete("/{path:tenant}", response=RevisionOut, auth=needs("edit_tenant"))
 def remove_tenant(
-    request: HttpRequest,
-    environment: Environment,
-    tenant: Subject,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, tenant: Subject, removal: RemovalInQuery
 ) -> RevisionOut:
     """Remove the tenant: it falls back to the default tier, like any unregistered tenant."""
-    revision = edits.remove_tenant(
-        environment=environment,
-        tenant=tenant,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
-    )
+    revision = edits.remove_tenant(environment=environment, tenant=tenant, **edit_arguments(request, removal))
     return RevisionOut(revision=revision)
 
 
@@ -179,9 +151,7 @@ def remove_tenant(
 def get_tenant(
     request: HttpRequest, response: HttpResponse, environment: Environment, tenant: Subject
 ) -> Tenant:
-    row = find(_tenants(environment), "tenant", key=tenant)
-    response["ETag"] = f'"{row.version}"'
-    return row
+    return find_version(response, _tenants(environment), "tenant", key=tenant)
 
 
 def _tenants(environment: str) -> QuerySet[Tenant]:

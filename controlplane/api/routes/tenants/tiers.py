@@ -3,12 +3,11 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.http.versions import version_read
+from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version
 from controlplane.api.schemas.configuration_out import RevisionOut, TierOut
-from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug, TierIn
+from controlplane.api.schemas.edits_in import Environment, Slug, TierIn
 from controlplane.api.schemas.limits import QuotaIn
 from controlplane.editing import edits
-from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Tier, TierQuota
 
@@ -34,9 +33,7 @@ def create_tier(request: HttpRequest, environment: Environment, values: TierIn) 
 
 @router.get("/{tier}", response=TierOut)
 def get_tier(request: HttpRequest, response: HttpResponse, environment: Environment, tier: Slug) -> Tier:
-    row = find(_tiers(environment), "tier", name=tier)
-    response["ETag"] = f'"{row.version}"'
-    return row
+    return find_version(response, _tiers(environment), "tier", name=tier)
 
 
 @router.put("/{tier}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
@@ -45,32 +42,17 @@ def set_quota(
 ) -> RevisionOut:
     """Set a quota for every tenant of the tier that does not override it. 422 without any value."""
     revision = edits.set_tier_quota(
-        environment=environment,
-        tier=tier,
-        quota=quota,
-        expected_version=version_read(request, values.expected_version),
-        **values.model_dump(exclude={"expected_version"}),
-        actor=actor_of(request),
+        environment=environment, tier=tier, quota=quota, **edit_arguments(request, values)
     )
     return RevisionOut(revision=revision)
 
 
 @router.delete("/{tier}/quotas/{quota}", response=RevisionOut, auth=needs("edit_quota"))
 def remove_quota(
-    request: HttpRequest,
-    environment: Environment,
-    tier: Slug,
-    quota: Slug,
-    reason: Reason,
-    expected_version: ExpectedVersion | None = None,
+    request: HttpRequest, environment: Environment, tier: Slug, quota: Slug, removal: RemovalInQuery
 ) -> RevisionOut:
     revision = edits.remove_tier_quota(
-        environment=environment,
-        tier=tier,
-        quota=quota,
-        expected_version=version_read(request, expected_version),
-        reason=reason,
-        actor=actor_of(request),
+        environment=environment, tier=tier, quota=quota, **edit_arguments(request, removal)
     )
     return RevisionOut(revision=revision)
 
