@@ -21,8 +21,9 @@ from tests.agents.alone import settings_with
 from tests.agents.limit_kinds import window
 from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY
-from tests.llm.vendor import Charged, Vendor
+from tests.llm.vendor import Vendor
 from tests.waiting import eventually, wait_until
+from tools.demo.model_formats import Charged
 
 #: No limit is reached, and nothing leaves its window.
 LIMIT = 1_000_000

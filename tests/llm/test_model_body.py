@@ -21,7 +21,16 @@ from fuseboard.llm.estimate import Learned
 from fuseboard.llm.stream import MAX_READ
 from fuseboard.llm.usage import MEASURES, Usage
 from tests.agents.mutating import Mutant, mutated
-from tests.llm.vendor import Answer, Charged, Chat, Completions, Embeddings, Messages, Responses, Scenario
+from tools.demo.model_formats import (
+    Answer,
+    Charged,
+    Chat,
+    Completions,
+    Embeddings,
+    Messages,
+    Responses,
+    Scenario,
+)
 
 CHAT, RESPONSES, EMBEDDINGS, MESSAGES, COMPLETIONS = DIALECTS
 #: A dialect, and the vendor's side of it.

@@ -15,8 +15,9 @@ from fuseboard.llm import transport
 from tests.agents.limit_kinds import window
 from tests.agents.published import publish
 from tests.llm.pods import MONTH_S, RULES, claude, gpt, limits_of, pod, spent
-from tests.llm.vendor import Charged, Vendor
+from tests.llm.vendor import Vendor
 from tests.waiting import eventually
+from tools.demo.model_formats import Charged
 
 ASKED: list[Any] = [{"role": "user", "content": "What does this call cost, and who pays for it? " * 3}]
 GPT = Price(starts_at_s=0, input=2_500_000, cached=250_000, written=2_500_000, output=10_000_001)

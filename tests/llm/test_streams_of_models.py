@@ -13,8 +13,9 @@ import redis
 from fuseboard import Reason, Refused
 from fuseboard.contract.policy import BreakerPolicy
 from tests.llm.pods import RULES, billed, claude, gpt, held, outcomes, pod, spent, with_breaker
-from tests.llm.vendor import SORRY, Vendor
+from tests.llm.vendor import Vendor
 from tests.waiting import eventually
+from tools.demo.model_formats import SORRY
 
 ASKED: list[Any] = [{"role": "user", "content": "Count the parts of this stream, wherever it is cut. " * 4}]
 BUSY = {"type": "overloaded_error", "message": "busy"}
