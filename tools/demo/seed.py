@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -18,17 +19,17 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, plan_from_document
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Kind
 from controlplane.policies.protection_presets import preset_of_kind
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
-from tools.demo import scenario
+from tools.demo import model_scenario, scenario
 from tools.demo.past import make_up
 
 ENVIRONMENT = DEFAULT_ENVIRONMENT
 
 DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"
-_TIMEOUT_MS = 2_000
+_TIMEOUT_MS, _MODEL_TIMEOUT_MS = 2_000, 30_000
 
 #: The name of the pods' token.
 _PODS = "demo pods"
@@ -92,6 +93,7 @@ def _configuration() -> None:
     )
     for dependency in scenario.DEPENDENCIES:
         _dependency(dependency)
+    _models()
 
 
 def _dependency(played: scenario.Dependency) -> None:
@@ -135,6 +137,48 @@ def _dependency(played: scenario.Dependency) -> None:
             reason=_REASON,
             actor=DIRECTOR,
         )
+
+
+def _models() -> None:
+    """Pools, accounts, models with prices, and budgets."""
+    usual: dict[str, Any] = {"environment": ENVIRONMENT, "reason": _REASON, "actor": DIRECTOR}
+    for pool in model_scenario.POOLS:
+        edits.create_dependency(
+            dependency=pool.name,
+            kind=Kind.LLM,
+            title=pool.title,
+            owner="assistant-team",
+            fallback_note=pool.fallback,
+            protection=preset_of_kind(Kind.LLM, timeout_ms=_MODEL_TIMEOUT_MS),
+            timeout_ms=_MODEL_TIMEOUT_MS,
+            runbook="vendor-429",
+            breaker=model_scenario.BREAKER,
+            **usual,
+        )
+        for measure, limit in pool.per_minute.items():
+            edits.set_vendor_limit(
+                dependency=pool.name,
+                name=f"{measure}-per-minute".replace("_", "-"),
+                limit=limit,
+                window_s=60,
+                measure=measure,
+                failure_policy=FailurePolicy.LOCAL_SHARE,
+                expected_version=None,
+                **usual,
+            )
+    for account, pools in model_scenario.ACCOUNTS.items():
+        edits.set_account(account=account, pools=pools, expected_version=None, **usual)
+    for model in model_scenario.MODELS:
+        edits.set_model(
+            model=model.name,
+            pool=model.pool,
+            aliases=list(model.aliases),
+            prices={model_scenario.PRICED_SINCE: model.price},
+            expected_version=None,
+            **usual,
+        )
+    for budget, fields in model_scenario.BUDGETS.items():
+        edits.set_budget(budget=budget, expected_version=None, **fields, **usual)
 
 
 def _people() -> dict[str, str]:

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from tools.demo.load import Account
+from tools.demo.model_scenario import ASSISTANT
 from tools.demo.processes import Process, Processes
 from tools.demo.scenario import BEAT_MS, DEPENDENCIES, PODS, SERVICE, ZONES
 from tools.demo.seed import Seeded
@@ -88,8 +89,8 @@ class Demo:
             self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
         # Only now: their variables contain ports, and a process that lost a race has another one since.
         self._add_pods()
-        say(f"Starting {', '.join(PODS)}")
-        self.processes.begin(*PODS)
+        say(f"Starting {', '.join((*PODS, ASSISTANT))}")
+        self.processes.begin(*PODS, ASSISTANT)
         self.processes.wait_until_ready(PODS)
         say("Waiting for web, and starting the traffic")
         self.processes.wait_until_ready(["web"])
@@ -136,17 +137,20 @@ class Demo:
 
     def _add_pods(self) -> None:
         for name, zone in zip(PODS, ZONES, strict=True):
-            environment = {
-                **_outside(),
-                **self._whereabouts(),
-                "FUSEBOARD_SERVICE": SERVICE,
-                "FUSEBOARD_SERVER": name,
-                "FUSEBOARD_ZONE": zone,
-                "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
-                "VENDOR_URL": self.url("vendor"),
-            }
-            pod = _served("-m", "tools.demo.pod")
-            self.processes.add(Process(name, pod, environment, health="/healthz"))
+            self._add_pod(name, "tools.demo.pod", service=SERVICE, zone=zone)
+        self._add_pod(ASSISTANT, "tools.demo.assistant", service=ASSISTANT, zone=ZONES[0])
+
+    def _add_pod(self, name: str, module: str, *, service: str, zone: str) -> None:
+        environment = {
+            **_outside(),
+            **self._whereabouts(),
+            "FUSEBOARD_SERVICE": service,
+            "FUSEBOARD_SERVER": name,
+            "FUSEBOARD_ZONE": zone,
+            "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
+            "VENDOR_URL": self.url("vendor"),
+        }
+        self.processes.add(Process(name, _served("-m", module), environment, health="/healthz"))
 
     def _whereabouts(self) -> dict[str, str]:
         return {
@@ -175,7 +179,7 @@ class Demo:
     def close(self) -> None:
         """Stop everything: traffic first, then pods, which report to the gateway that they leave."""
         self.processes.stop("load", grace_s=3.0)
-        self.processes.stop(*PODS, grace_s=5.0)
+        self.processes.stop(*PODS, ASSISTANT, grace_s=5.0)
         self.processes.stop("vendor", *CONTROL_PLANE)
         # Its addresses answer no longer.
         self._pod_environment.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """An external vendor: an HTTP server whose failures and latency can be set.
 
 ``/<dependency>/...`` answers as that dependency; ``GET /control`` returns what it received, and
-``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` sets it.
+``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` sets it. ``/v1/...`` and
+``/models`` are language models, see ``tools.demo.model_vendor``.
 Run: ``python -m tools.demo.vendor --port N``.
 """
 
@@ -9,15 +10,13 @@ import argparse
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import uvicorn
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from tools.demo.asgi import Receive, Scope, Send, answer, read_body
+from tools.demo.model_vendor import ModelVendor
 
 
 class Behaviour(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,51 +38,41 @@ class Vendor:
 
     def __init__(self) -> None:
         self.stations: defaultdict[str, Station] = defaultdict(Station)
+        self.models = ModelVendor()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         first, _, rest = scope["path"].strip("/").partition("/")
-        if first != "control":
+        if first in ("v1", "models"):
+            await self.models(scope, receive, send)
+        elif first != "control":
             await self._serve(self.stations[first], receive, send)
         elif scope["method"] == "PUT" and rest:
             await self._switch(rest, receive, send)
         else:
-            await _answer(send, 200, msgspec.json.encode(dict(self.stations)))
+            await answer(send, 200, msgspec.json.encode(dict(self.stations)))
 
     async def _serve(self, station: Station, receive: Receive, send: Send) -> None:
-        await _body(receive)
+        await read_body(receive)
         station.received += 1
         behaviour = station.behaviour
         await asyncio.sleep(behaviour.latency_ms / 1000 * random.uniform(0.6, 1.4))
         if random.random() * 100 < behaviour.failure_percent:
             station.failed += 1
-            await _answer(send, 503, b'{"error": "The vendor has a bad day."}')
+            await answer(send, 503, b'{"error": "The vendor has a bad day."}')
         else:
-            await _answer(send, 200, b'{"done": true}')
+            await answer(send, 200, b'{"done": true}')
 
     async def _switch(self, dependency: str, receive: Receive, send: Send) -> None:
         try:
-            self.stations[dependency].behaviour = msgspec.json.decode(await _body(receive), type=Behaviour)
+            self.stations[dependency].behaviour = msgspec.json.decode(
+                await read_body(receive), type=Behaviour
+            )
         except msgspec.DecodeError as error:
-            await _answer(send, 422, msgspec.json.encode({"error": str(error)}))
+            await answer(send, 422, msgspec.json.encode({"error": str(error)}))
             return
-        await _answer(send, 200, b"{}")
-
-
-async def _body(receive: Receive) -> bytes:
-    body = b""
-    while True:
-        message = await receive()
-        body += bytes(message.get("body", b""))
-        if not message.get("more_body"):
-            return body
-
-
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        await answer(send, 200, b"{}")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ class Chapter:
 
     def __init__(self, demo: Demo, limits_url: str) -> None:
         self.demo = demo
+        self.limits_url = limits_url
         self.limits = redis.Redis.from_url(limits_url, decode_responses=True)
         #: The receiver of alerts, see ``tools.demo.story.alerts``.
         self.sink: Any = None

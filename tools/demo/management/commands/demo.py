@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
+from tools.demo.model_scenario import ASSISTANT
 from tools.demo.processes import DidNotStart
 from tools.demo.progress import Migrations, say
 from tools.demo.scenario import DEPENDENCIES, FLAKY
@@ -32,7 +33,8 @@ _LATENCY_MS = next(played.latency_ms for played in DEPENDENCIES if played.name =
 
 _ABOUT_TRAFFIC = (
     f"Three pods serve about 90 calls/s of seven tenants. {FLAKY} fails for {SPELL_S} s in every "
-    f"{PERIOD_S} s: watch its breaker open, probe and close."
+    f"{PERIOD_S} s: watch its breaker open, probe and close. A fourth pod, {ASSISTANT}, asks "
+    "language models: see Limits, Costs."
 )
 _ABOUT_LIGHT = "No pod runs and nothing calls: start your own pod."
 
