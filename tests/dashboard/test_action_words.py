@@ -31,8 +31,9 @@ def test_an_action_of_version_0_1_0_is_displayed_in_present_words(action: str) -
 
 
 PROPOSED = re.compile(
-    r"(approvals|breaker_policy|change|configuration|default_tier|dependency|plan|runbook|subject_limit"
-    r"|template|tenants?|tenant_quota|tier|tier_quota|tuning|vendor_limit)\.(?!ends_soon)"
+    r"(account|approvals|breaker_policy|budget|change|configuration|default_tier|dependency|model|model_price"
+    r"|plan|pod_protection|protection|revision|runbook|subject_limit|template|tenants?|tenant_quota|tier"
+    r"|tier_quota|tuning|vendor_limit)\.(?!ends_soon)"
 )
 
 
