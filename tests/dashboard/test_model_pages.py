@@ -37,6 +37,7 @@ def test_a_model_is_added_priced_changed_and_removed(log_in: Any) -> None:
     assert "Enter USD with at most 6 decimals" in said
     assert "Enter the name that requests have" in page(client.post("/models/new", new(name="")), 422)
     assert "Use 1 to 64 letters" in page(client.post("/models/new", new(name="a b")), 422)
+    assert "Use 1 to 64 letters" in page(client.post("/models/new", new(name="vendor/gpt")), 422)
     assert "A new price needs this" in page(client.post("/models/new", new(input="2.50")), 422)
     answer = client.post("/models/new", new(input="2.50", cached="0.25", output="10"))
     assert answer["Location"].startswith(f"{WHERE}?saved=")
@@ -72,6 +73,8 @@ def test_a_model_is_added_priced_changed_and_removed(log_in: Any) -> None:
         client.post(WHERE, {"act": "unprice", "start": start, "version": version(), **WHY}).status_code == 302
     )
     assert Price.objects.count() == 1
+    begun = {"act": "unprice", "start": f"{price.starts_at:%Y-%m-%dT%H:%MZ}", "version": version(), **WHY}
+    assert "This price has begun" in page(client.post(WHERE, begun), 422)
 
     names = {"act": "names", "pool": "", "aliases": "", "version": version(), **WHY}
     assert "There is no dependency" in page(client.post(WHERE, names | {"pool": "none"}), 422)

@@ -85,8 +85,7 @@ class NewModelForm(_PriceFields):
         name, price = self.cleaned_data["name"], self.price
         if not name:
             raise InvalidEdit({"name": ["Enter the name that requests have, such as gpt-5.2."]})
-        self.then = _address(name)
-        return edits.set_model(
+        revision = edits.set_model(
             model=name,
             aliases=self.cleaned_data["aliases"],
             pool=self.cleaned_data["pool"],
@@ -94,6 +93,9 @@ class NewModelForm(_PriceFields):
             expected_version=0,
             **self.common,
         )
+        # Only a name that was saved has an address.
+        self.then = _address(name)
+        return revision
 
 
 class NamesForm(VersionForm):
@@ -107,6 +109,8 @@ class NamesForm(VersionForm):
 
 class RemovePriceForm(VersionForm):
     start = TextField(40)
+    # The form has no field for the start, so the error stands above the prices.
+    shown_at: ClassVar = {"starts_at": "start"}
 
     def save(self) -> int:
         return edits.remove_price(starts_at=self.cleaned_data["start"], **self.common)
