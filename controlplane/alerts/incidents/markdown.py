@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from controlplane.alerts.incidents.report import AffectedTenant, Report
+from controlplane.alerts.incidents.affected import AffectedTenant
+from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import MAX, Line
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
@@ -29,6 +30,7 @@ def as_markdown(report: Report) -> str:
         "## Actions",
         "\n".join(actions),
         "## Affected tenants",
+        plain_text(report.counted),
         "\n".join(_tenants(report.tenants, report.more_tenants)),
         "## Limits",
         report.bound,
@@ -43,7 +45,7 @@ def _tenants(tenants: Iterable[AffectedTenant], more: int) -> list[str]:
     found = [f"- {plain_text(one.tenant)}: about {one.refused:,} refused" for one in tenants]
     if more:
         found.append(f"- and {more:,} more")
-    return found or ["No refused request of a tenant was sampled."]
+    return found or ["No such request of a tenant was sampled."]
 
 
 def _by_day(lines: tuple[Line, ...]) -> list[str]:

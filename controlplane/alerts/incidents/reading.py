@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
@@ -20,6 +20,8 @@ MAX_ALERTS = 100
 _AT_ONCE = 500
 #: States in which what the title says is not true any more.
 _OVER = ("recovering", "quiet", "closed")
+#: States of an alert whose condition is not true any more.
+_NOT_TRUE = frozenset((AlertState.RECOVERING.value, AlertState.RESOLVED.value))
 
 
 def incidents(environment: str) -> QuerySet[Incident]:
@@ -36,6 +38,17 @@ def alerts_of(incident: Incident) -> list[Alert]:
     """Open ones first, then the newest."""
     rows = Alert.objects.filter(incident=incident).select_related("cause", "incident").without_chart()
     return list(rows.order_by("-resolved_at", "true_since", "pk")[:MAX_ALERTS])
+
+
+def subjects_of(incident: Incident) -> set[tuple[str, str]]:
+    """Kind and name of what its alerts are about.
+
+    One that another alert explains is about a consequence: a tenant that spends its own quota meanwhile.
+    """
+    every = Alert.objects.filter(incident=incident)
+    causes = every.filter(cause=None)
+    alerts = causes if causes.exists() else every
+    return set(alerts.values_list("subject_kind", "subject_name").distinct())
 
 
 def state_of(incident: Incident) -> str:
@@ -55,8 +68,17 @@ def recovering(rows: Iterable[Incident]) -> frozenset[int]:
         Alert.objects.filter(incident__in=opened).values_list("incident", "state").distinct()
     ):
         found.setdefault(number, set()).add(state)
-    over = {AlertState.RECOVERING.value, AlertState.RESOLVED.value}
-    return frozenset(number for number, states in found.items() if number is not None and states <= over)
+    return frozenset(number for number, states in found.items() if number is not None and states <= _NOT_TRUE)
+
+
+def open_counts(environment: str) -> tuple[int, int]:
+    """How many incidents are active, and how many are open but recover. It reads no incident."""
+    alerts = Alert.objects.filter(incident=OuterRef("pk"))
+    true = alerts.exclude(state__in=_NOT_TRUE)
+    active = Q(quiet_since=None, merged_into=None) & (Exists(true) | ~Exists(alerts))
+    counted = incidents(environment).filter(closed_at=None)
+    found = counted.aggregate(active=Count("pk", filter=active), every=Count("pk"))
+    return found["active"], found["every"] - found["active"]
 
 
 def described(rows: Iterable[Incident]) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Sum
 from django.utils import timezone
 
+from controlplane.alerts.incidents.affected import AffectedTenant, affected_by
 from controlplane.alerts.incidents.follow import detected_at
 from controlplane.alerts.incidents.timeline import Line, timeline
 from controlplane.alerts.lifecycle import AlertState
@@ -14,23 +14,14 @@ from controlplane.audit.models import Entry
 from controlplane.phrases import count
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, outages
 from controlplane.reconciliation.report import NOT_AMONG_ALLOWED, reconciled
-from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import FLEET
 from controlplane.series.reading import read
 
 MAX_ACTIONS = 100
-MAX_TENANTS = 20
 #: An action of a person that a report lists.
 _ACTIONS = ("override", "edit", "other", "step")
 NOT_RECONCILED = "Not reconciled yet."
 NOT_KNOWN = "Limits counted no call without Redis, but some counts were lost."
-
-
-@dataclass(frozen=True, kw_only=True)
-class AffectedTenant:
-    tenant: str
-    #: Estimated from samples.
-    refused: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +39,8 @@ class Report:
     tenants: tuple[AffectedTenant, ...]
     #: Further tenants, beyond those that are listed.
     more_tenants: int
+    #: The refused requests that these numbers count.
+    counted: str
     #: The calls that limits admitted at most.
     bound: str
     #: The calls that pods admitted without Redis, as they were counted later.
@@ -60,7 +53,7 @@ def report_of(incident: Incident) -> Report:
     lines = timeline(incident)
     end = incident.closed_at or timezone.now()
     acknowledged = _acknowledged(incident, end)
-    tenants, more = _tenants(incident, end)
+    affected = affected_by(incident, end)
     recovered = _recovered(incident)
     done = [line for line in reversed(lines) if line.human and line.kind in _ACTIONS]
     return Report(
@@ -71,8 +64,9 @@ def report_of(incident: Incident) -> Report:
         acknowledged_by=acknowledged.actor if acknowledged else "",
         recovered_at=recovered,
         actions=tuple(done[:MAX_ACTIONS]),
-        tenants=tenants,
-        more_tenants=more,
+        tenants=affected.tenants,
+        more_tenants=affected.more,
+        counted=affected.counted,
         bound=_bound(incident, end),
         # After the recovery, nothing is added: so it is known before the incident is closed.
         usage=_usage(incident, min(recovered or end, end)),
@@ -113,17 +107,6 @@ def _recovered(incident: Incident) -> datetime | None:
         return None
     last = rows.order_by("-resolved_at").first()
     return last.resolved_at if last is not None else None
-
-
-def _tenants(incident: Incident, end: datetime) -> tuple[tuple[AffectedTenant, ...], int]:
-    samples = RefusalSample.objects.filter(
-        environment=incident.environment, at__gte=incident.started_at, at__lt=end
-    ).exclude(tenant="")
-    rows = samples.values("tenant").annotate(refused=Sum("weight")).order_by("-refused", "tenant")
-    found = [
-        AffectedTenant(tenant=row["tenant"], refused=round(row["refused"])) for row in rows[:MAX_TENANTS]
-    ]
-    return tuple(found), max(0, rows.count() - len(found)) if len(found) == MAX_TENANTS else 0
 
 
 def _bound(incident: Incident, end: datetime) -> str:

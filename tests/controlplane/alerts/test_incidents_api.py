@@ -29,18 +29,19 @@ pytestmark = pytest.mark.django_db(transaction=True)
 WHY = {"reason": "the same outage of the vendor"}
 
 
-def refused(tenant: str, weight: float) -> None:
+def refused(tenant: str, weight: float, **of: str) -> None:
+    """By the breaker of payments-api, unless ``of`` names something else."""
+    usual = {"dependency": "payments-api", "reason": "breaker_open", "mode": "shared"}
     RefusalSample.objects.create(
         environment="production",
         at=timezone.now() - timedelta(seconds=20),
         service="web",
         server="web-1",
-        reason="limit",
-        mode="shared",
         tenant=tenant,
         revision=1,
         retry_after_ms=0,
         weight=weight,
+        **usual | of,
     )
 
 
