@@ -38,6 +38,8 @@ class Entry(models.Model):
     sequence = models.BigIntegerField(null=True, editable=False)
     #: SHA-256 of the entry and of the previous entry's hash, see ``controlplane.audit.chain``.
     hash = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001 - null until the database sets it
+    #: Not stored: ``controlplane.accounts.by_person`` sets it.
+    by_person: bool = False
 
     class Meta:
         verbose_name_plural = "entries"

@@ -26,6 +26,8 @@ class Revision(models.Model):
     restores = models.BigIntegerField(null=True, blank=True)
     #: The revision whose changes a revert undid.
     reverts = models.BigIntegerField(null=True, blank=True)
+    #: Not stored: ``controlplane.accounts.by_person`` sets it.
+    by_person: bool = False
 
     class Meta:
         constraints = (
@@ -54,6 +56,8 @@ class Change(models.Model):
     #: Flat fields, see ``controlplane.policies.fields``.
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
+    #: Not stored: whether a person made the revision.
+    by_person: bool = False
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=["revision", "kind", "name"], name="change_once"),)

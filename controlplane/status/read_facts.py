@@ -10,7 +10,7 @@ from django.db.models import Exists, Min, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.accounts.models import Role
+from controlplane.accounts.by_person import with_authors
 from controlplane.approvals.pending import pending_in
 from controlplane.approvals.proposals import needed_in
 from controlplane.audit.models import Entry
@@ -55,8 +55,6 @@ _CHANGES = 60
 REDIS_FRESH_FOR = timedelta(seconds=60)
 #: Samples are read of a dependency that has a larger share of its calls refused: an alert names what refuses.
 _MOSTLY_REFUSED = 0.5
-_PEOPLE = frozenset(Role.values)
-_MACHINES = frozenset(("celery", "command"))
 
 
 def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
@@ -346,15 +344,16 @@ def transition_of(row: TransitionRow) -> Transition:
 
 def read_changes(environment: str, *, count: int = _CHANGES) -> tuple[Change, ...]:
     """The newest audit entries of the environment, newest first."""
-    rows = Entry.objects.filter(environment=environment).order_by("-at", "-id")[:count]
+    rows = with_authors(Entry.objects.filter(environment=environment)).order_by("-at", "-id")[:count]
     return tuple(change_of(row) for row in rows)
 
 
 def change_of(row: Entry) -> Change:
+    """``row``: one of ``with_authors``."""
     return made_from(
         Change,
         row,
         at=row.at.timestamp(),
-        human=row.role in _PEOPLE and row.origin not in _MACHINES,
+        human=row.by_person,
         target=row.target_name,
     )

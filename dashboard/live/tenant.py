@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from controlplane.accounts.by_person import with_authors
 from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
@@ -215,10 +216,11 @@ def rollout(facts: PodFacts, revision: int) -> Rollout:
 def history(environment: str, key: str) -> list[ChangeLine]:
     """Changes to this tenant, alone or together with others: by a plan, a rollback or a bulk edit."""
     rows = Entry.objects.filter(environment=environment, target_name=key, target_kind__startswith="tenant")
-    entries = list(rows.order_by("-id")[:_HISTORY])
+    entries = list(with_authors(rows).order_by("-id")[:_HISTORY])
     alone = {entry.revision for entry in entries}
     together = Changed.objects.filter(kind="tenant", name=key, revision__environment=environment)
-    together = together.select_related("revision").order_by("-revision")[:_HISTORY]
+    together = with_authors(together.select_related("revision"), "revision__")
+    together = together.order_by("-revision")[:_HISTORY]
     entries += [_entry_of(change) for change in together if change.revision.number not in alone]
     entries.sort(key=lambda entry: entry.at, reverse=True)
     return [line_of(change_of(entry)) for entry in entries[:_HISTORY]]
@@ -227,7 +229,7 @@ def history(environment: str, key: str) -> list[ChangeLine]:
 def _entry_of(change: Changed) -> Entry:
     """The audit entry as if only this tenant had changed."""
     made = change.revision
-    return Entry(
+    entry = Entry(
         at=made.at,
         actor=made.actor,
         role=made.role,
@@ -240,6 +242,8 @@ def _entry_of(change: Changed) -> Entry:
         reason=made.reason,
         revision=made.number,
     )
+    entry.by_person = change.by_person
+    return entry
 
 
 @dataclass(frozen=True, kw_only=True)

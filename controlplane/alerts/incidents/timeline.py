@@ -13,6 +13,8 @@ from django.db.models import Case, Count, F, Func, Max, Min, TextField, Value, W
 from django.db.models.functions import TruncMinute
 from django.utils import timezone
 
+from controlplane.accounts.by_person import with_authors
+from controlplane.alerts.incidents.reading import subjects_of
 from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
 from controlplane.audit.action_words import action_words, adds, named_target
@@ -71,7 +73,7 @@ class Line:
     revision: int | None = None
     #: ``bad``, ``warn`` or ``good``.
     look: str = ""
-    #: Whether a person did it.
+    #: Whether a person did it, or a program with a token.
     human: bool = False
 
 
@@ -81,6 +83,8 @@ class _Range:
     start: datetime
     end: datetime
     most: int
+    #: The dependencies that it is about, if it is about nothing else. Breakers of others are left out then.
+    dependencies: frozenset[str]
 
 
 def timeline(incident: Incident, *, most: int = MAX) -> list[Line]:
@@ -92,12 +96,18 @@ def timeline(incident: Incident, *, most: int = MAX) -> list[Line]:
         start=incident.started_at - BEFORE,
         end=ended + AFTER if ended else timezone.now() + timedelta(seconds=1),
         most=most,
+        dependencies=_dependencies(incident),
     )
     sources: tuple[Callable[[_Range], Iterable[Line]], ...] = (
         *(_alerts, _deliveries, _transitions, _entries, _pods, _markers, _lines),
     )
     found = [line for source in sources for line in source(wanted)]
     return sorted(found, key=lambda line: line.at, reverse=True)[: most + 1]
+
+
+def _dependencies(incident: Incident) -> frozenset[str]:
+    subjects = subjects_of(incident)
+    return frozenset(name for _, name in subjects if {kind for kind, _ in subjects} == {"breaker"})
 
 
 def _alerts(wanted: _Range) -> Iterable[Line]:
@@ -146,7 +156,7 @@ def _alert(row: Alert) -> Iterable[Line]:
             at=row.resolved_at,
             kind="alert",
             what=f"Alert resolved after {lasted}",
-            detail=row.begun_text or row.text,
+            detail=row.worst_text or row.begun_text or row.text,
             look="good",
             alert=row.key,
         )
@@ -196,6 +206,8 @@ def _transitions(wanted: _Range) -> Iterable[Line]:
         at__gte=wanted.start,
         at__lt=wanted.end,
     )
+    if wanted.dependencies:
+        rows = rows.filter(dependency__name__in=wanted.dependencies)
     newest = rows.order_by("-at", "-generation")[: wanted.most + 1]
     for row in breaker_lines(transition_of(one) for one in newest):
         at = datetime.fromtimestamp(row.at, UTC)
@@ -221,21 +233,24 @@ def _breaker(at: datetime, name: str, did: str, *, look: str, detail: str = "") 
 
 def _entries(wanted: _Range) -> Iterable[Line]:
     """Edits, overrides, acknowledgements, and whatever else people and schedules did."""
-    rows = Entry.objects.filter(
+    every = Entry.objects.filter(
         environment=wanted.incident.environment, at__gte=wanted.start, at__lt=wanted.end
-    ).exclude(action__in=_OWN_ACTIONS)
+    )
+    rows = with_authors(every.exclude(action__in=_OWN_ACTIONS))
     mine = f"{wanted.incident.pk} "
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
         if row.target_kind == "incident" and not row.target_name.startswith(mine):
             continue
         change = change_of(row)
         override = row.action.startswith("breaker.")
+        if override and wanted.dependencies and row.target_name not in wanted.dependencies:
+            continue
         yield Line(
             at=row.at,
             kind="override" if override else "edit" if row.revision is not None else "other",
             what=action_words(row.action, added=adds(row.before, row.after)),
             who=row.actor,
-            human=change.human,
+            human=change.human or bool(change.token),
             thing=named_target(row.target_kind, row.target_name),
             thing_kind="breaker" if override or row.target_kind == "dependency" else "",
             reason=row.reason,

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.models import Role
+from controlplane.accounts.by_person import by_person, with_authors
 from controlplane.accounts.permissions import environment_in, may, reads_of_people, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
@@ -35,7 +35,8 @@ def audit(request: HttpRequest) -> HttpResponse:
     rows = _filtered(_chains(request), filters)
     if (before := sent_number(request.GET.get("before", ""), -1)) >= 0:
         rows = rows.filter(pk__lt=before)
-    entries = [line_of(change_of(row)) for row in rows.order_by("-id")[: _PER_PAGE + 1]]
+    shown = with_authors(rows).order_by("-id")[: _PER_PAGE + 1]
+    entries = [line_of(change_of(row)) for row in shown]
     more, entries = len(entries) > _PER_PAGE, entries[:_PER_PAGE]
     newest = Entry.objects.order_by("-id").values_list("pk", flat=True).first() or 0
     context = context_of(request, "audit", key=str(newest))
@@ -114,7 +115,7 @@ def _filtered(environments: list[str], filters: dict[str, str]) -> QuerySet[Entr
     for name, column in (("kind", "target_kind"), ("origin", "origin"), ("actor", "actor")):
         if name in filters:
             rows = rows.filter(**{column: filters[name]})
-    people, sql = Q(role__in=Role.values, origin="form"), Q(origin="sql")
+    people, sql = by_person(), Q(origin="sql")
     chosen = {
         "people": rows.filter(people),
         "programs": rows.exclude(people | sql),

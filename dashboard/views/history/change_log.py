@@ -13,6 +13,7 @@ from django.db.models import Case, Count, F, Func, Max, Min, Q, QuerySet, TextFi
 from django.db.models.functions import TruncMinute
 from django.urls import reverse
 
+from controlplane.accounts.by_person import with_authors
 from controlplane.alerts.incidents.markers import markers
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.rule import Subject
@@ -126,7 +127,7 @@ def _revisions(wanted: Wanted) -> Iterable[LoggedChange]:
 def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
     """Actions of people without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
     every = Entry.objects.filter(revision__isnull=True).exclude(action="marker.added")
-    rows = wanted.of(every, actor="actor", thing="target_name")
+    rows = with_authors(wanted.of(every, actor="actor", thing="target_name"))
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
         line = logged_entry(line_of(change_of(row)))
         yield replace(line, link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}")
@@ -199,14 +200,16 @@ def _alert(row: Alert, at: datetime, *, resolved: bool) -> LoggedChange:
     kind: Any = row.subject_kind
     subject = Subject(kind=kind, name=row.subject_name, quota=row.subject_quota)
     lasted = span((at - (row.fired_at or at)).total_seconds()) if resolved else ""
-    critical = row.worst == "critical"
+    # Its severity when it fired: the figure in its words then is that of a warning, if it worsened later.
+    critical = row.worst == "critical" and row.level_since <= (row.fired_at or at)
+    ended = row.worst_text or row.begun_text
     return LoggedChange(
         at=at,
         kind="alert",
         who="",
         what=f"Alert resolved after {lasted}" if resolved else "Alert",
         # The words of then, as in the timeline of its incident: an entry of the past does not change.
-        thing=(row.begun_text if resolved else row.fired_text) or row.text,
+        thing=(ended if resolved else row.fired_text) or row.text,
         link=link_of(subject),
         detail="" if resolved else row.begun_detail if row.begun_text else row.detail,
         reason=f"Acknowledged by {row.acknowledged_by}." if row.acknowledged_by else "",

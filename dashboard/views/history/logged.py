@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Prefetch, QuerySet
 from django.urls import reverse
 
-from controlplane.accounts.models import Role
+from controlplane.accounts.by_person import with_authors
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.editing.edits.revert import is_revertible
@@ -72,7 +72,7 @@ def logged_revisions(environment: str, rows: QuerySet[Revision]) -> Iterable[Log
     """Lines of revisions, in their order."""
     # A bulk edit has up to 100,000 things: a few are read of each edit.
     few = Change.objects.order_by("kind", "name")[:_THINGS]
-    shown = list(rows.prefetch_related(Prefetch("changes", queryset=few, to_attr="few")))
+    shown = list(with_authors(rows).prefetch_related(Prefetch("changes", queryset=few, to_attr="few")))
     reverted = undone(environment, [row.number for row in shown])
     entries = _entries_of(environment, [row for row in shown if not row.changed])
     for row in shown:
@@ -89,7 +89,7 @@ def _revision(
         at=row.at,
         kind="override" if is_override else "edit",
         who=row.actor,
-        human=row.role in Role.values,
+        human=row.by_person,
         what=action_words(row.action, added=are_new(things)),
         thing="" if changes else row.target,
         link=reverse("breaker", args=[row.target]) if is_override and row.target else "",
