@@ -8,7 +8,7 @@ import structlog
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from controlplane.alerts.incidents.follow import follow
+from controlplane.alerts.incidents.follow import follow, retitle
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertEvent, AlertProgress, AlertState, advance
 from controlplane.alerts.models import EVALUATION_LOCK, Alert, Evaluation
 from controlplane.alerts.notify import escalate, notify
@@ -237,10 +237,12 @@ def _write(
         # Written in any case: a person may have taken the warning since this evaluation read it.
         if getattr(row, name) != value or (worsened and name in _NOT_ACKNOWLEDGED)
     ]
+    before = row.worst_text
     for name in changed:
         setattr(row, name, fields[name])
     if row.pk is None:
         row.save(force_insert=True)
     elif changed:
         row.save(update_fields=changed)
+        retitle(row, before)
     return bool(changed)

@@ -59,6 +59,8 @@ class Alert(models.Model):
     begun_text = models.CharField(max_length=500, blank=True, default="", db_default="")
     begun_detail = models.CharField(max_length=2000, blank=True, default="", db_default="")
     fired_text = models.CharField(max_length=500, blank=True, default="", db_default="")
+    #: Its words when it reached its worst severity: the figures agree with that.
+    worst_text = models.CharField(max_length=500, blank=True, default="", db_default="")
     runbook = models.CharField(max_length=100, blank=True)
     subject_kind = models.CharField(max_length=32)
     subject_name = models.CharField(max_length=200, blank=True)

@@ -116,7 +116,7 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
         target = Incident.objects.create(
             environment=environment,
             cause=row.key,
-            title=row.text,
+            title=row.worst_text or row.text,
             level=row.level,
             severity=row.worst,
             started_at=row.true_since,

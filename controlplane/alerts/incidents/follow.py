@@ -55,6 +55,13 @@ def incident_for(row: Alert, at: datetime) -> Incident:
     return _of_cause(row.environment, row.key) or _opened(row, at)
 
 
+def retitle(row: Alert, before: str) -> None:
+    """Name the incident that has the words of this alert by its new worst ones."""
+    if before and row.incident is not None and row.incident.title == before != row.worst_text:
+        row.incident.title = row.worst_text
+        row.incident.save(update_fields=["title"])
+
+
 def figures_of(incidents: Sequence[Incident]) -> dict[int, dict[str, Any]]:
     """The state that the alerts of each incident have together."""
     rows = Alert.objects.filter(incident__in=incidents).values("incident")
@@ -106,7 +113,7 @@ def _of_explained(row: Alert, rows: Sequence[Alert]) -> Incident | None:
             continue
         if cause_of(other, [row]) is row:
             if row.level > other.incident.level:
-                other.incident.title = row.text
+                other.incident.title = row.worst_text or row.text
                 other.incident.save(update_fields=["title"])
             return other.incident
     return None
@@ -120,7 +127,7 @@ def _opened(row: Alert, at: datetime) -> Incident:
     incident = Incident.objects.create(
         environment=row.environment,
         cause=row.key,
-        title=row.text,
+        title=row.worst_text or row.text,
         level=row.level,
         severity=row.worst,
         started_at=row.true_since,

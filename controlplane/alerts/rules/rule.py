@@ -360,7 +360,7 @@ class Rule(Generic[S]):
             key=self.key_of(of),
             severity=severity,
             text=self.text(of),
-            detail=f"{detail} {thresholds}" if self.names_thresholds and thresholds else detail,
+            detail=f"{detail} {thresholds}" if thresholds else detail,
             runbook=self.own_runbook(of) or self.runbook,
             subject=(self.subject or self.scope.subject)(of),
             since=self.since(of),

@@ -46,11 +46,17 @@ class RuleSettings:
         return next((one for one in SEVERITIES if passed(one, figure, firing=holds(firing, one))), None)
 
     def words_of(self, rule: Rule[Any], of: Any, severity: Severity) -> str:
-        """The thresholds in words. Of an alert that fires on below its threshold, also where it ends."""
+        """The thresholds in words, if the rule names them.
+
+        Of an alert that fires on below its threshold, also where it ends: the figure in its text would
+        contradict its severity.
+        """
         if rule.value is None:
             return ""
         passed = self.threshold.passed(severity, rule.value(of))
-        return self.threshold.words if passed else f"{self.threshold.words} {self.threshold.clear_words}"
+        if passed:
+            return self.threshold.words if rule.names_thresholds else ""
+        return f"{self.threshold.words} {self.threshold.clear_words}"
 
 
 def holds(firing: Severity | None, severity: Severity) -> bool:

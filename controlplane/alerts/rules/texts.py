@@ -12,7 +12,8 @@ from controlplane.alerts.rules.thresholds import (
 )
 from controlplane.fleet.live import FleetFigures
 from controlplane.phrases import count, moment, name_or_count, number, percent, rounded, they
-from controlplane.status.breakers import BreakerStatus
+from controlplane.status.breakers import NO_DATA, PHRASES, BreakerStatus
+from controlplane.status.incidents import NOT_CLOSED
 from controlplane.status.status import Status
 
 #: Fewer requests per second are shown as 0.
@@ -135,6 +136,17 @@ def opened(breaker: BreakerStatus) -> str:
     if not breaker.why:
         return "Its cause is not known yet"
     return f"{breaker.why[:1].upper()}{breaker.why[1:]}"
+
+
+def how_open(breaker: BreakerStatus) -> str:
+    """How a breaker is now that was open for long."""
+    override = breaker.override
+    if override is not None and breaker.effective == "forced_open":
+        return f"{override.actor} forced it open until {moment(override.expires_at)}."
+    if breaker.effective == NO_DATA:
+        return "No pod reports it now."
+    state = f"It is {PHRASES[breaker.effective]} now."
+    return f"{state} {opened(breaker)}." if breaker.effective in NOT_CLOSED else state
 
 
 #: Verbs of the texts of alerts, and how they read when the condition is over.

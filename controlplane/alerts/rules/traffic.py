@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.alerts.rules import texts
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, by_dependency
 from controlplane.alerts.rules.rule import (
     EACH_BREAKER,
@@ -286,7 +287,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         needs_gateway=False,
         scope=EACH_BREAKER,
         text=lambda breaker: f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour",
-        detail=lambda _: "Either it opens again and again, or it stays open.",
+        detail=texts.how_open,
         prometheus=PrometheusQuery(
             place=100,
             promql=by_dependency("fuseboard_breaker_open_1h_ratio") + " >",

@@ -50,6 +50,8 @@ def fields_after(
         }
         if not row.text or now - after.true_since <= CAUSE_ARRIVES_S:
             fields |= {"begun_text": fields["text"], "begun_detail": fields["detail"]}
+        if fields["worst"] != row.worst:
+            fields["worst_text"] = fields["text"]
     if after.state is AlertState.FIRING and row.fired_at is None:
         fields["fired_at"] = _moment(now)
         fields["fired_text"] = fields.get("text", row.text)

@@ -30,6 +30,8 @@ class StoredAlert:
     severity: str
     level: int
     text: str
+    #: Its text when it reached its worst severity; empty for an alert of an earlier release.
+    worst_text: str = ""
     detail: str
     runbook: str
     subject: Subject
@@ -69,9 +71,12 @@ class StoredAlert:
 
     @property
     def words(self) -> str:
-        """Its text; in the past tense while its condition is not true."""
+        """Its text. While its condition is not true: that of its worst moment, in the past tense.
+
+        The last figure before it recovered is below its threshold.
+        """
         over = self.state in (AlertState.RECOVERING, AlertState.RESOLVED)
-        return past(self.text) if over else self.text
+        return past(self.worst_text or self.text) if over else self.text
 
     @property
     def fired(self) -> bool:

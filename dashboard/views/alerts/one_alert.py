@@ -35,7 +35,9 @@ def alert(request: HttpRequest, number: int) -> HttpResponse:
         "alert",
         "alert.html",
         alert=found,
-        # The text is that of the last evaluation in which it was true.
+        # An alert that is over has the words of its worst moment.
+        over=found.words != found.text and bool(found.worst_text),
+        worst=row.worst,
         ended_at=found.clear_since or found.resolved_at or found.blind_since,
         evaluated_at=evaluation.at.timestamp() if evaluation is not None else None,
         # The page has the buttons of its card. A resolved alert has none.

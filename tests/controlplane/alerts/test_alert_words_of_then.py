@@ -1,11 +1,12 @@
 """The words of an alert when it began and when it fired: they stay, while its text follows the figures."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.alerts.lifecycle import AlertProgress, AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules.rule import Finding, Subject
+from controlplane.alerts.rules.rule import Finding, Severity, Subject
 from controlplane.alerts.state.progress import CAUSE_ARRIVES_S, fields_after
 
 BEGAN = 1_700_000_000.0
@@ -52,3 +53,23 @@ def test_the_cause_of_a_beginning_may_arrive_some_seconds_later() -> None:
         CAUSE_ARRIVES_S + 1,
     )
     assert row.begun_detail == "5 failures in a row."
+
+
+def test_the_words_of_the_worst_severity_agree_with_it() -> None:
+    """An incident was critical with the figure of a warning: "Redis p99 is 15.3 ms", critical above 20."""
+    row = Alert(environment="production", key="p99")
+
+    def evaluated(milliseconds: float, severity: Severity, later_s: float) -> None:
+        finding = replace(found(f"Redis p99 is {milliseconds} ms"), severity=severity)
+        progress = AlertProgress(
+            state=AlertState.FIRING, severity=severity, true_since=BEGAN, level_since=BEGAN
+        )
+        for name, value in fields_after(row, progress, finding, 2, BEGAN + later_s).items():
+            setattr(row, name, value)
+
+    evaluated(12.3, "warning", 0)
+    assert row.worst_text == "Redis p99 is 12.3 ms"
+    evaluated(32.0, "critical", 60)
+    evaluated(15.3, "warning", 120)
+    evaluated(40.0, "critical", 180)
+    assert (row.text, row.worst_text) == ("Redis p99 is 40.0 ms", "Redis p99 is 32.0 ms")

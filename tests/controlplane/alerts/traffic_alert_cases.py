@@ -170,15 +170,15 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("open-share", "critical"),
         was_open(30.1),
-        "payments-api was open for 50 % of the last hour. Either it opens again and again, or it stays open."
-        " More than 10 % is a warning, more than 50 % is critical.",
+        "payments-api was open for 50 % of the last hour. It is closed now. More than 10 % is a warning,"
+        " more than 50 % is critical.",
         was_open(29.9),
     ),
     (
         ("open-share", "warning"),
         was_open(6.1),
-        "payments-api was open for 10 % of the last hour. Either it opens again and again, or it stays open."
-        " More than 10 % is a warning, more than 50 % is critical.",
+        "payments-api was open for 10 % of the last hour. It is closed now. More than 10 % is a warning,"
+        " more than 50 % is critical.",
         was_open(5.9),
     ),
     (

@@ -40,7 +40,9 @@ WHY = "ticket PRIV-12"
 #: Columns that the erasure of a tenant empties of it.
 ERASED = {
     "accounts_savedview": "name query",
-    "alerts_alert": "key text detail begun_text begun_detail fired_text subject_name subject_quota",
+    "alerts_alert": (
+        "key text detail begun_text begun_detail fired_text worst_text subject_name subject_quota"
+    ),
     "alerts_delivery": "document",
     "alerts_incident": "cause title",
     "fleet_figures": "document",
