@@ -133,8 +133,10 @@ def navigation_of(page: str, reader: Reader, counts: Mapping[str, Count]) -> lis
             for entry in entries
         ]
         is_open = any(one["here"] for one in shown)
-        # A closed section with the name of one of its pages counts what that page lists.
-        counted = [entry for entry in entries if entry.name == name] or entries
+        # A closed section with the name of one of its pages counts what that page lists, and without that
+        # what its other pages count.
+        named = [entry for entry in entries if entry.name == name and entry.view in counts]
+        counted = named or entries
         sections.append(
             {
                 "name": name,

@@ -182,12 +182,25 @@ def action_words(action: str, *, added: bool = False) -> str:
 
 
 def adds(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
-    """Whether the values of an entry are all new. The version is that of what contains them."""
-    return bool(after) and not (before or {}).keys() - {"version"}
+    """Whether an entry changes nothing that was there: it can have all fields of what contains the new thing.
+
+    The version is that of the container.
+    """
+    old, new = before or {}, after or {}
+    there = {_part(field) for field in old.keys() - {"version"}}
+    changed = [field for field in (old.keys() | new.keys()) - {"version"} if old.get(field) != new.get(field)]
+    return bool(changed) and there.isdisjoint(map(_part, changed))
 
 
-def action_verb(action: str) -> str:
+def _part(field: str) -> str:
+    """``vendor_limits.contract`` of ``vendor_limits.contract.limit``; empty for a field of the whole."""
+    return field.rpartition(".")[0]
+
+
+def action_verb(action: str, *, added: bool = False) -> str:
     """``tenant_quota.set`` to "changed a quota of", between actor and target."""
+    if added and action in _ADDS:
+        return _ACTIONS[action][1].replace("changed", "added")
     if action in _ACTIONS:
         return _ACTIONS[action][1]
     subject, _, verb = action.partition(".")

@@ -58,13 +58,32 @@ def _line(episode: Sequence[Transition]) -> BreakerLine:
     # A failed probe opens it again, but it was not closed between.
     failed = sum(one.before == "half_open" for one in opened)
     trips = len(opened) - failed
-    openings = ("opened once" if trips == 1 else f"opened {trips} times") if trips else ""
-    probes = f"had {count(failed, 'failed probe')}" if failed else ""
-    did = f"{' and '.join(filter(None, (openings, probes)))} in {span(opened[0].at - first)}"
-    # The oldest transition can close the outage before this one.
-    closed = sum(one.after == "closed" and one.at > first for one in episode)
-    if closed > 1:
-        did += f", and closed {closed} times"
-    if last.after == "closed":
-        did += f", {'the last' if closed > 1 else 'and closed'} after {span(last.at - first)}"
-    return BreakerLine(at=last.at, since=first, flapping=last.dependency, did=did)
+    closed = _closings(episode)
+    # A trip before the episode, or one by a person, is not counted: its end is only named if it is the last.
+    over = last.after == "closed"
+    closings = f"closed {_times(closed)}" if closed > over else "closed" if over else ""
+    parts = [
+        f"opened {_times(trips)}" if trips else "",
+        f"had {count(failed, 'failed probe')}" if failed else "",
+        closings,
+    ]
+    *before, end = filter(None, parts)
+    did = f"{', '.join(before)} and {end}" if before else end
+    return BreakerLine(
+        at=last.at, since=first, flapping=last.dependency, did=f"{did} in {span(last.at - first)}"
+    )
+
+
+def _closings(episode: Sequence[Transition]) -> int:
+    """How often it closed after a trip that is counted. An episode is newest first."""
+    closed, tripped = 0, False
+    for one in reversed(episode):
+        if one.after == "open" and one.before != "half_open":
+            tripped = True
+        elif one.after == "closed":
+            closed, tripped = closed + tripped, False
+    return closed
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

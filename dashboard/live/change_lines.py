@@ -65,13 +65,14 @@ class ChangeLine:
 
 def line_of(change: Change) -> ChangeLine:
     before, after = difference(change.before, change.after)
+    added = adds(change.before, change.after)
     return ChangeLine(
         id=change.id,
         at=change.at,
         actor=change.actor,
         human=change.human,
-        action=action_words(change.action, added=adds(change.before, change.after)),
-        verb=action_verb(change.action),
+        action=action_words(change.action, added=added),
+        verb=action_verb(change.action, added=added),
         target_kind=change.target_kind,
         target=named_target(change.target_kind, change.target),
         reason=change.reason,

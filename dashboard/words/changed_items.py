@@ -5,12 +5,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
+from controlplane.audit.action_words import action_words
 from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.editing.plans.difference import what
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed
+from controlplane.policies.models import Revision
 from dashboard.words.change_words import ChangeWords, Tiers, change_words
+
+#: Items of a revision that decide whether it adds or changes.
+_READ = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,15 @@ def are_new(items: Sequence[_Described]) -> bool:
     return bool(items) and all(
         one.what == "created" or (one.lines and not any(line.before for line in one.lines)) for one in items
     )
+
+
+def revision_words(row: Revision) -> str:
+    """The action of a revision in words; an edit that only adds says so."""
+    # A bulk edit has up to 100,000 items.
+    few = row.changes.order_by("kind", "name")[:_READ]
+    before, after = (TiersAsOf(row.environment, number) for number in (row.number - 1, row.number))
+    items = changed_items(few, before, after)
+    return action_words(row.action, added=are_new(items))
 
 
 class TiersAsOf:

@@ -50,9 +50,16 @@ def test_what_was_not_there_before_is_added_and_not_changed() -> None:
         at=0.0, actor="ada", human=True, action="vendor_limit.set", target="llm", before={"version": 1},
         after=limit,
     )  # fmt: skip
-    assert line_of(first).action == "Vendor limit added"
+    assert (line_of(first).action, line_of(first).verb) == ("Vendor limit added", "added a vendor limit of")
     raised = replace(first, before={"vendor_limits.contract.limit": 50, "version": 1})
     assert line_of(raised).action == "Vendor limit changed"
+    # The entry of an edit has all fields of the dependency.
+    dependency = {"title": "LLM", "breaker.ratio": 50, "vendor_limits.other.limit": 9, "version": 1}
+    assert line_of(replace(first, before=dependency, after=dependency | limit)).action == "Vendor limit added"
+    raised = replace(
+        first, before=dependency | limit, after=dependency | limit | {"vendor_limits.contract.burst": 5}
+    )
+    assert line_of(raised).action == "Vendor limit changed", "the limit was there"
     template = replace(first, action="template.set", before=None, after={"limit": 100})
     assert line_of(template).action == "Template added"
     assert line_of(replace(template, action="tuning.set")).action == "Tuning changed", "it is always there"

@@ -1,6 +1,6 @@
 """The pages of incidents: the list, one incident with its timeline, and what operators do there."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,11 +8,14 @@ from django.utils import timezone
 
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert, Incident
+from controlplane.alerts.models import Alert, Incident, Marker
 from controlplane.alerts.state.stored_alerts import stored_alerts
 from controlplane.audit.models import Entry
+from controlplane.breakers.models import Transition
+from controlplane.policies.models import Dependency
 from dashboard.views.alerts import incidents as incident_views
 from tests.controlplane.alerts.test_alert_evaluator import ADA
+from tests.dashboard.refused_samples import sample_of
 from tests.dashboard.shown import text_of
 from tests.dashboard.test_alerts_page import alert
 
@@ -282,3 +285,61 @@ def test_a_closed_incident_does_not_build_the_fleet(log_in: Any, monkeypatch: py
     page = text_of(text(olga, f"/incidents/{row.pk}"))
     assert "payments-api was open" in page
     assert built == ["production"]
+
+
+def test_the_report_says_which_requests_count(log_in: Any) -> None:
+    """It listed a tenant that was refused by its own quota."""
+    found = incident()
+    sample_of(tenant="noisy-sparrow", reason="quota", dependency="")
+    report = text_of(text(log_in("olga"), f"/incidents/{found.pk}/report"))
+    assert "Counts requests refused by payments-api" in report
+    assert "No such request of a tenant was sampled." in report
+    assert "noisy-sparrow" not in report
+
+
+def test_what_was_set_up_before_does_not_hide_the_incident(log_in: Any) -> None:
+    """25 rows of setup stood between the alerts and the note."""
+    row, olga = incident(), log_in("olga")
+    before = row.started_at - timedelta(minutes=2)
+    put_marker("Deployed web 4.2.0", before - timedelta(minutes=1))
+    for number in range(9):
+        put_entry("dependency.set", f"setup-{number}", before + timedelta(seconds=number))
+    put_entry("dependency.set", "meanwhile", row.started_at + timedelta(seconds=1))
+    page = text_of(text(olga, f"/incidents/{row.pk}"))
+    timeline = page[page.index("Timeline") :]
+    assert timeline.index("meanwhile") < timeline.index("Before it began") < timeline.index("setup-8")
+    assert "setup-4" in timeline
+    assert "setup-3" not in timeline
+    assert "Deployed web 4.2.0" in timeline
+    assert "4 more from before it began" in timeline
+    every = text_of(text(olga, f"/incidents/{row.pk}?lines=all"))
+    assert "setup-0" in every
+    assert "more from before" not in every
+
+
+def test_an_incident_of_a_dependency_has_no_lines_of_other_breakers(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    now = row.started_at + timedelta(seconds=1)
+    for name in ("payments-api", "search"):
+        dependency = Dependency.objects.get(environment="production", name=name)
+        figures = {"from_state": "closed", "to_state": "open", "cause": "consecutive", "server": f"at-{name}"}
+        Transition.objects.create(dependency=dependency, at=now, generation=1, **figures)
+        put_entry("breaker.held", name, now)
+    found = text_of(text(olga, f"/incidents/{row.pk}"))
+    assert found.count("Breaker open payments-api") == 1
+    assert "Breaker open search" not in found
+    assert "Override set payments-api" in found
+    assert "Override set search" not in found
+    Alert.objects.update(subject_kind="servers", subject_name="")
+    found = text_of(text(olga, f"/incidents/{row.pk}"))
+    assert "Breaker open search" in found, "an incident of the fleet has all"
+
+
+def put_entry(action: str, target: str, at: datetime) -> None:
+    entry = {"actor": "ada", "role": "admin", "origin": "form", "environment": "production", "reason": ""}
+    kind = {"target_kind": "dependency", "before": {"a": 1}, "after": {"a": 2}}
+    Entry.objects.create(action=action, target_name=target, at=at, **entry, **kind)
+
+
+def put_marker(words: str, at: datetime) -> None:
+    Marker.objects.create(environment="production", at=at, text=words, by="ada")

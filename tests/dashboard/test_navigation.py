@@ -89,6 +89,13 @@ def test_what_waits_is_counted_beside_its_page() -> None:
     badges = {section["name"]: [one.number for one in section["counts"]] for section in sections}
     assert badges["Incidents"] == [1], "a section with the name of a page counts what that page lists"
     assert badges["Changes"] == [1, 3]
+    # No incident is active, but alerts fire.
+    counts.pop("incidents")
+    badges = {
+        section["name"]: [one.number for one in section["counts"]]
+        for section in navigation_of("overview", Reader(name="", role="operator"), counts)
+    }
+    assert badges["Incidents"] == [2]
 
 
 def test_every_word_that_a_page_explains_is_in_the_glossary() -> None:

@@ -24,10 +24,9 @@ from controlplane.alerts.incidents.reading import (
     described,
     find_incident,
     incidents,
-    recovering,
-    state_of,
+    open_counts,
 )
-from controlplane.alerts.incidents.timeline import MAX, timeline
+from controlplane.alerts.incidents.timeline import MAX, Line, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import StoredAlert, stored
@@ -43,6 +42,8 @@ from dashboard.views.page import context_of, not_found, recent_live, text_parame
 
 _ROWS = 50
 _LINES = 60
+#: Lines of the time before the incident, besides markers.
+_BEFORE = 5
 _STATES = (("", "Any state"), ("open", "Active or recovering"), ("closed", "Closed"))
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 #: Incidents that another one can be merged into.
@@ -63,7 +64,7 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     context |= {
         "rows": described(shown.object_list),
         "count": pages.count,
-        "open": _open_words(list(every.filter(closed_at=None))),
+        "open": _open_words(*open_counts(environment_in(request))),
         "filters": filters,
         "periods": _PERIODS,
         "states": _STATES,
@@ -73,11 +74,9 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/incidents.html", context)
 
 
-def _open_words(rows: list[Incident]) -> str:
+def _open_words(active: int, recovering: int) -> str:
     """``2 active, 1 recovering``: the side bar counts those that are active."""
-    over = recovering(rows)
-    active = sum(row.pk not in over and state_of(row) == "open" for row in rows)
-    numbers = {"active": active, "recovering": len(rows) - active}
+    numbers = {"active": active, "recovering": recovering}
     return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "None active"
 
 
@@ -209,17 +208,29 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
     return render(request, "dashboard/incident.html", context, status=status)
 
 
+def _with_few_before(lines: list[Line], row: Incident) -> tuple[list[Line], int]:
+    """The lines without most of the minutes before it began, and how many are left out.
+
+    A deployment explains more than the rest of that time.
+    """
+    others = [one for one in lines if one.at < row.started_at and one.kind != "marker"]
+    left_out = others[_BEFORE:]
+    return [one for one in lines if one not in left_out], len(left_out)
+
+
 def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     every = text_parameter(request, "lines") == "all"
     most = MAX if every else _LINES
     lines = timeline(row, most=most)
+    shown, left_out = (lines[:most], 0) if every else _with_few_before(lines[:most], row)
     alerts = [stored(alert) for alert in alerts_of(row)]
     return {
         **described([row])[0],
         "rows": alerts,
         "affected": _affected(row, alerts),
         "books": sorted({one.runbook for one in alerts if one.runbook}),
-        "lines": lines[:most],
+        "lines": shown,
+        "left_out": left_out,
         "more": len(lines) > most,
         "every": every,
         "most": most,

@@ -13,7 +13,6 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import Check, Chosen, Reverted
 from controlplane.editing.edits.revert_rights import own_dependencies
@@ -25,7 +24,7 @@ from dashboard.edit_form import EditForm, Errors, run_edit
 from dashboard.forms import SentNumberField, TextsField
 from dashboard.reader import check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
-from dashboard.words.changed_items import items_to_come
+from dashboard.words.changed_items import items_to_come, revision_words
 
 #: The page lists so many of the things that a revert changes.
 _SHOWN = 20
@@ -148,7 +147,7 @@ def _page(
         request,
         "revisions",
         row=row,
-        words=action_words(row.action),
+        words=revision_words(row),
         only=next(iter(_chosen(request) or ()), None),
         found=found,
         large=preview.large,

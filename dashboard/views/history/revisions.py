@@ -10,7 +10,6 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals.models import ChangeRequest
-from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import is_revertible
 from controlplane.editing.edits.revert_rights import own_dependencies
@@ -26,7 +25,7 @@ from dashboard.tables.table_files import rows_drawn
 from dashboard.views.history.logged import logged_revisions
 from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of, not_found, owned_by
-from dashboard.words.changed_items import ChangedItem, TiersAsOf, are_new, changed_items
+from dashboard.words.changed_items import ChangedItem, TiersAsOf, changed_items, revision_words
 
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
@@ -113,7 +112,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         row=row,
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
-        words=action_words(row.action, added=are_new(things)),
+        words=revision_words(row),
         undone=undone(environment_in(request), [row.number]).get(row.number),
         things=things,
         previous=number - 1 if number > 1 else None,
