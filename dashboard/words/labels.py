@@ -1,13 +1,14 @@
 """The words of the pages for what is stored as keys: actions, causes, states and kinds."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.fleet.mode_words import mode_change_words
 from controlplane.policies.limit_fields import WORDS
 from controlplane.status.incidents import CAUSES
-from dashboard.words.rate_words import amount_words
+from dashboard.words.rate_words import amount_words, window_words
 from dashboard.words.setting_lines import lower_first, setting_words, value_text
 from dashboard.words.store_errors import store_error_words
 
@@ -44,6 +45,8 @@ _PRICES = "prices."
 _AMOUNTS = frozenset(("amount", "raised_to"))
 #: Fields of change requests and approval rules -> what they count.
 _COUNTED = {"things": "item", "needed": "approval"}
+#: Stored state of a change request or a scheduled change -> its words.
+_REQUEST_STATES = {"open": "waiting for approval", "waiting": "scheduled"}
 #: Last parts of a field name that are units.
 _UNITS = {"s": "s", "ms": "ms", "us": "\u00b5s", "percent": "%"}
 #: Fields that mean nothing without the others.
@@ -70,10 +73,23 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     """The old and the new values of a change, as short texts; empty when there are none."""
     old, new = _flat(before), _flat(after)
     shown = _shown(old, new)
-    was = ", ".join(_value_text(field, old[field]) for field in shown if old.get(field) not in (None, ""))
-    now = ", ".join(_value_text(field, new[field]) for field in shown if new.get(field) not in (None, ""))
+    was, now = (", ".join(_texts(shown, values, _value_text)) for values in (old, new))
     # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
     return ("" if was == now else was, now)
+
+
+def _texts(fields: list[str], values: dict[str, Any], words: Callable[[str, Any], str]) -> list[str]:
+    """The fields that have a value. The window of a limit stands beside its size: "limit 60 per s"."""
+    texts = []
+    for field in fields:
+        name, _, column = field.rpartition(" ")
+        size, window = (f"{name} {one}" for one in ("limit", "window_s"))
+        is_rate = {size, window} <= set(fields) and bool(values.get(size)) and bool(values.get(window))
+        if values.get(field) is None or (is_rate and column == "window_s"):
+            continue
+        per = f" per {window_words(values[window])}" if is_rate and column == "limit" else ""
+        texts.append(f"{words(field, values[field])}{per}")
+    return [text for text in texts if text]
 
 
 def left_off(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
@@ -149,7 +165,7 @@ def _shown(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def planned_words(fields: dict[str, Any]) -> list[str]:
     """Every value that a plan sets, also one that switches something off or empties it."""
     flat = _flat(fields)
-    return [_planned(field, flat[field]) for field in sorted(flat, key=_weight)]
+    return _texts(sorted(flat, key=_weight), flat, _planned)
 
 
 def _planned(field: str, value: Any) -> str:
@@ -157,8 +173,17 @@ def _planned(field: str, value: Any) -> str:
         return f"no {field.replace('_', ' ')}"
     if isinstance(value, list):
         return f"{field.replace('_', ' ')} {', '.join(map(str, value)) or 'none'}"
-    moment = f"{str(value)[:16].replace('T', ' ')} UTC"
-    return f"until {moment}" if field.endswith("expires_at") else _value_text(field, value)
+    return f"until {_moment(value)}" if field.endswith("expires_at") else _value_text(field, value)
+
+
+def _moment(value: Any) -> str:
+    """``2026-11-30T17:46:00+00:00`` to "30 Nov 2026 17:46 UTC"."""
+    try:
+        at = datetime.fromisoformat(str(value))
+    except ValueError:
+        # A text of a person that begins as a moment.
+        return str(value)
+    return f"{(at.astimezone(UTC) if at.tzinfo else at):%-d %b %Y %H:%M} UTC"
 
 
 def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
@@ -184,6 +209,12 @@ def _weight(field: str) -> tuple[int, str]:
 def _value_text(field: str, value: Any) -> str:
     if field == "mode":
         return str(value).replace("_", " ")
+    if value == "":
+        return ""
+    if field == "state":
+        return _REQUEST_STATES.get(str(value), str(value).replace("_", " "))
+    if field == "selector":
+        return f"token {value}"
     if field in _COUNTED:
         return f"{value:,} {_COUNTED[field]}{'' if value == 1 else 's'}"
     if field == "kind":
@@ -196,7 +227,7 @@ def _value_text(field: str, value: Any) -> str:
         return f"until {end:%-d %b %H:%M} UTC"
     if _MOMENT.match(str(value)):
         name = "" if field == "at" else f"{field.removesuffix('_at').replace('_', ' ')} "
-        return f"{name}{str(value)[:16].replace('T', ' ')} UTC"
+        return f"{name}{_moment(value)}"
     if isinstance(value, bool):
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
     if _COUNT.fullmatch(field):
@@ -218,7 +249,9 @@ def _name_and_unit(field: str) -> tuple[str, str]:
     elif suffix == "s" and name.endswith("_per"):
         name, unit = name.removesuffix("_per"), "/s"
     elif field.endswith("_until_us"):
-        name, unit = name.removesuffix("_until"), ""
+        # A part of the protection that decides and counts, but refuses nothing.
+        name, unit = name.removesuffix("_until").replace("observe.", "").replace("observe ", ""), ""
+        name = f"trial of {name}"
     elif suffix == "milli":
         # Thousandths of one per second.
         unit = "/s"
@@ -231,7 +264,7 @@ def _name_and_unit(field: str) -> tuple[str, str]:
 def _amount(field: str, value: int) -> str:
     if field.endswith("_until_us"):
         return (
-            f"until {datetime.fromtimestamp(value / 1_000_000, UTC):%Y-%m-%d %H:%M} UTC" if value else "off"
+            f"until {datetime.fromtimestamp(value / 1_000_000, UTC):%-d %b %Y %H:%M} UTC" if value else "off"
         )
     number = f"{value / 1000:,g}" if field.endswith("_milli") else f"{value:,}"
     return f"{number}{_name_and_unit(field)[1]}"

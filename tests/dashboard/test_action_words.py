@@ -103,8 +103,13 @@ def test_a_change_by_a_token_says_so() -> None:
 
 
 def test_values_of_requests_and_drills_have_the_words_of_their_pages() -> None:
-    assert difference(None, {"state": "open", "things": 1})[1] == "state open, 1 item"
-    assert difference(None, {"state": "open", "things": 2000})[1] == "state open, 2,000 items"
+    assert difference(None, {"state": "open", "things": 1})[1] == "waiting for approval, 1 item"
+    assert difference(None, {"state": "open", "things": 2000})[1] == "waiting for approval, 2,000 items"
+    planned = {"due_at": "2026-11-30T17:46:09+00:00", "state": "waiting"}
+    assert difference(None, planned)[1] == "due 30 Nov 2026 17:46 UTC, scheduled"
+    assert difference(None, {"selector": "b1136901b63ea083"})[1] == "token b1136901b63ea083"
+    limit = {"quotas.requests.limit": 45, "quotas.requests.burst": 30, "quotas.requests.window_s": 1}
+    assert difference(None, limit)[1] == "requests limit 45 per s, requests burst 30"
     assert difference(None, {"kind": "gone"})[1] == "Redis unreachable"
     assert difference(None, {"kind": "external"})[1] == "kind external"
     assert difference({"needed": 0}, {"needed": 2}) == ("0 approvals", "2 approvals")
@@ -115,12 +120,12 @@ def test_values_carry_their_units_and_moments_are_readable() -> None:
     assert difference(None, tuning)[1] == "failure window 2,000 ms, store deadline 20,000 \u00b5s"
     assert difference(None, {"failure_percent": 50})[1] == "failure 50 %"
     announced = {"at": "2026-11-22T15:39:19+00:00"}
-    assert difference(None, announced) == ("", "2026-11-22 15:39 UTC")
+    assert difference(None, announced) == ("", "22 Nov 2026 15:39 UTC")
 
 
 #: The end of a field -> the end of its value in words. A part that observes has a moment.
 SUFFIXES = {
-    "_until_us": "until 1970-01-01 00:00 UTC",
+    "_until_us": "until 1 Jan 1970 00:00 UTC",
     "_per_s": " 10/s",
     "_s": " 10 s",
     "_ms": " 10 ms",

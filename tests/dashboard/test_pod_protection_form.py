@@ -197,7 +197,7 @@ def test_only_admins_have_the_form(log_in: Any) -> None:
 def test_the_audit_shows_a_time_not_a_number(ada: Any) -> None:
     change({}, shedding=3600)
     assert re.search(
-        r"observe shedding until 20\d\d-\d\d-\d\d \d\d:\d\d UTC", ada.get("/audit").content.decode()
+        r"trial of shedding until \d+ \w+ 20\d\d \d\d:\d\d UTC", ada.get("/audit").content.decode()
     )
 
 

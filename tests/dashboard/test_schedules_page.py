@@ -39,7 +39,7 @@ def test_a_change_is_scheduled_displayed_applied_and_kept_in_history(log_in: Any
     assert client.post("/schedules", form()).status_code == 302
     shown = page(client.get("/schedules"))
     # What it changes, not only how many things.
-    assert "tier pro: a.b limit 5, a.b window 60 s" in text_of(shown)
+    assert "tier pro: a.b limit 5 per min" in text_of(shown)
     assert "tenant acme-retail: tier free" in text_of(shown)
     assert "Scheduled change" in page(client.get("/")), "it is due within the hour, so the overview says so"
     Schedule.objects.update(due_at=timezone.now())
@@ -104,12 +104,12 @@ dependencies:
     page(client.post("/schedules", form(plan=plan)), 302)
     shown = text_of(page(client.get("/schedules")))
     for words in (
-        *("requests limit 5,000", "requests burst 500", "requests window 60 s"),
+        *("requests limit 5,000 per min", "requests burst 500"),
         *("requests without Redis: refuse", "not requests shadow", "not suspended"),
         *("window 30 s", "failure 40 %", "slow 60 %", "open 20,000 ms", "no fallback note"),
     ):
         assert words in shown
-    many = "".join(f"      q{number}: {{limit: 5, window_s: 60}}\n" for number in range(10))
+    many = "".join(f"      q{number}: {{limit: 5, window_s: 60}}\n" for number in range(20))
     page(client.post("/schedules", form(plan=f"tenants:\n  acme-retail:\n    quotas:\n{many}")), 302)
     assert "and 8 more values" in text_of(page(client.get("/schedules")))
 

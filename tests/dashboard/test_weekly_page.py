@@ -52,7 +52,10 @@ def test_things_lead_to_their_pages_and_a_caller_without_a_name_to_none(log_in: 
 
 def test_weeks_are_selected_by_their_monday(log_in: Any, production: str) -> None:
     client = log_in("vera")
-    assert "No week is summarized yet." in text_of(client.get("/weekly-summary").content.decode())
+    empty = text_of(client.get("/weekly-summary").content.decode())
+    assert "No week is summarized yet." in empty
+    assert "makes the summary of last week within an hour" in empty
+    assert "manage.py" not in empty
     assert client.get("/weekly-summary.md").status_code == 404
     summarized(date(2026, 4, 27))
     summarized(date(2026, 5, 4), LINE)
