@@ -36,6 +36,7 @@ from fuseboard.agent_api.retrying import Retrying
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.backlog.agent_backlogs import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import run_until_stopped
 from fuseboard.configuration.current_configuration import Configuration
@@ -46,6 +47,7 @@ from fuseboard.decision import Amounts, Decision, Permit
 from fuseboard.primitives.api import ThreadPrimitives
 from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.pressure import Pressure
+from fuseboard.reporting.counters import Counters
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -234,6 +236,15 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
     @property
     def configuration(self) -> Configuration:
         return self._started().configuration
+
+    @property
+    def counters(self) -> Counters:
+        return self._started().counters
+
+    @property
+    def observer(self) -> Observer | None:
+        """See ``fuseboard.Agent.observer``."""
+        return self._started().observer
 
     def views(self) -> tuple[BreakerView, ...]:
         """Every breaker as this pod sees it."""

@@ -1,6 +1,7 @@
 """What each call to a model used goes into the ledger, once, however the call ends."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -9,10 +10,10 @@ import redis
 from msgspec.structs import replace
 
 import fuseboard
-from fuseboard import Agent
+from fuseboard import Agent, blocking
 from fuseboard.contract.models import Model, Price
 from fuseboard.contract.usage import UsageRow
-from tests.llm.pods import claude, gpt, held, pod
+from tests.llm.pods import claude, gpt, held, pod, thread_pod
 from tests.llm.test_bills import PATIENT
 from tests.llm.vendor import Vendor
 from tests.waiting import eventually
@@ -20,7 +21,7 @@ from tests.waiting import eventually
 ASKED: Any = [{"role": "user", "content": "x" * 400}]
 
 
-def ledger(agent: Agent) -> list[UsageRow]:
+def ledger(agent: Agent | blocking.Agent) -> list[UsageRow]:
     return [row for part in agent.counters.usage.next(leaving=True) for row in part.rows]
 
 
@@ -109,6 +110,18 @@ async def test_a_stream_without_an_end_is_wasted_and_estimated(
         assert (row.calls, row.wasted, row.estimated) == (1, 1, 1)
         assert row.fresh + row.cached + row.written > 0
         assert row.output < 60, "what came, and not the whole answer"
+
+
+def test_a_client_for_threads_is_entered_too(
+    limits: redis.Redis, redis_url: str, tmp_path: Path, vendor: Vendor
+):
+    with thread_pod(limits, redis_url, tmp_path, PATIENT) as agent:
+        plain = openai.OpenAI(api_key="made-up", base_url=f"{vendor.url}/v1", max_retries=0)
+        with fuseboard.guard(plain, agent, "llm") as client:
+            client.chat.completions.create(model="m", messages=ASKED)
+        (row,) = ledger(agent)
+    (one,) = vendor.bill
+    assert (row.model, row.calls, row.output) == ("m", 1, one.output)
 
 
 async def test_an_answer_without_usage_is_estimated(limits: redis.Redis, redis_url: str, vendor: Vendor):

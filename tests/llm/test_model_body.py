@@ -243,7 +243,11 @@ MUTANTS = [
         "    def failed(self, verdict: Verdict) -> None:\n        self._settle()\n",
         "    def failed(self, verdict: Verdict) -> None:\n",
     ),
-    Mutant("a call is settled twice", "        self._settled = True\n", ""),
+    Mutant(
+        "a call is settled twice",
+        "            return\n        self._settled = True\n",
+        "            return\n",
+    ),
     Mutant(
         "what came counts instead of the usage",
         "        if not usage.has_output:\n            usage.output",
@@ -261,8 +265,8 @@ MUTANTS = [
     ),
     Mutant(
         "an answer that reports no usage costs what is guessed",
-        "            if not self._usage.has_input:\n                return\n",
-        "",
+        "        return self._usage.has_input\n",
+        "        return True\n",
     ),
 ]
 

@@ -8,6 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Self
 
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.retries import Retries
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
@@ -87,6 +88,11 @@ class Lifetime:
     @property
     def counters(self) -> Counters:
         return self._runtime.counters
+
+    @property
+    def observer(self) -> Observer | None:
+        """Shows what happens to people; ``None`` if OpenTelemetry is off."""
+        return self._runtime.observer
 
     @property
     def retries(self) -> Retries:

@@ -6,6 +6,26 @@ from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 
 
+class ModelSpan(Protocol):
+    """One call to a model, whatever its attempts, while it is made and its answer is read."""
+
+    def used(
+        self,
+        *,
+        fresh: int,
+        cached: int,
+        written: int,
+        output: int,
+        micro_usd: int | None,
+        estimated: bool,
+        wasted: bool,
+    ) -> None:
+        """The tokens of an attempt, and its cost if the model has a price."""
+
+    def end(self, error: str = "") -> None:
+        """The call is over. ``error`` is the kind of its failure."""
+
+
 class Observer(Protocol):
     """Each method is called where the caller is: in its context, and in any thread.
 
@@ -32,3 +52,8 @@ class Observer(Protocol):
 
     def attempt_failed(self, dependency: str, number: int, error: str, wait_s: float, given_up: str) -> None:
         """Another attempt follows after ``wait_s``, or none because of ``given_up``."""
+
+    def model_called(
+        self, *, operation: str, provider: str, asked: str, model: str, dependency: str, host: str
+    ) -> ModelSpan | None:
+        """A model is about to be called: ``asked`` is its name in the request. ``None`` if none records."""

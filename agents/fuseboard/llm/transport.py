@@ -13,12 +13,15 @@ from typing import Any, Unpack
 from fuseboard.agent import Agent
 from fuseboard.agent_api.options import CallOptions, TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
-from fuseboard.calling.classification import MAY_BE_CHARGED, classify
+from fuseboard.calling.classification import MAY_BE_CHARGED, classify, examine
 from fuseboard.calling.current_tenant import current_tenant
+from fuseboard.calling.failures import kind_of
+from fuseboard.calling.observer import ModelSpan, Observer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.models import Model, price_at
 from fuseboard.contract.words import is_slug
 from fuseboard.decision import Permit
+from fuseboard.errors import Refused
 from fuseboard.integrations.http_bodies import Body
 from fuseboard.integrations.httpx_family import Guard
 from fuseboard.llm.dialects import Dialect, dialect_of
@@ -75,14 +78,28 @@ class ModelGuard(Guard[Any]):
         self._estimates = estimates_of(agent)
 
     async def handle_async_request(self, request: Any) -> Any:
-        answer = await super().handle_async_request(self._prepared(request))  # type: ignore[misc]
-        return self._final(answer)
+        request = self._prepared(request)
+        try:
+            answer = await super().handle_async_request(request)  # type: ignore[misc]
+        except BaseException as error:
+            _end(request, error)
+            raise
+        return self._final(request, answer)
 
     def handle_request(self, request: Any) -> Any:
-        return self._final(super().handle_request(self._prepared(request)))  # type: ignore[misc]
+        request = self._prepared(request)
+        try:
+            answer = super().handle_request(request)  # type: ignore[misc]
+        except BaseException as error:
+            _end(request, error)
+            raise
+        return self._final(request, answer)
 
-    def _final(self, answer: Any) -> Any:
+    def _final(self, request: Any, answer: Any) -> Any:
         """The answer, which the client does not ask for again."""
+        call = request.extensions.get(_CALL)
+        if call is not None and answer.status_code >= 300:
+            call.ended("" if answer.status_code < 400 else f"HTTP {answer.status_code}")
         if self._not_repeated is not None and answer.status_code >= 400:
             answer.headers["x-should-retry"] = "false"
         return answer
@@ -138,6 +155,7 @@ class ModelGuard(Guard[Any]):
             hides=hides,
             options=options,
             ledger=counters.usage if counters is not None else None,
+            span=self._span(dialect, asked, name, dependency, host),
         )
         tenant = options.get("tenant", "")
         measures = measures_of(snapshot, dependency, tenant, priced=price is not None)
@@ -145,6 +163,23 @@ class ModelGuard(Guard[Any]):
             options["costs"] = call.reserve(measures)
             options["spend_costs"] = True
         return call
+
+    def _span(
+        self, dialect: Dialect, asked: Asked, model: str, dependency: str, host: str
+    ) -> ModelSpan | None:
+        observer: Observer | None = getattr(self._agent, "observer", None)
+        if observer is None:
+            return None
+        with suppress(Exception):  # a defect of OpenTelemetry must not fail the call
+            return observer.model_called(
+                operation=dialect.operation,
+                provider=dialect.provider,
+                asked=asked.model[:MAX_MODEL],
+                model=model,
+                dependency=dependency,
+                host=host,
+            )
+        return None
 
     def _options_now(self) -> CallOptions:
         options = super()._options_now()
@@ -198,6 +233,13 @@ class ModelGuard(Guard[Any]):
     def _body_of(self, request: Any) -> Callable[..., Body]:
         call = request.extensions.get(_CALL)
         return Body if call is None else partial(ModelBody, call)
+
+
+def _end(request: Any, error: BaseException) -> None:
+    """The call has no answer."""
+    call = request.extensions.get(_CALL)
+    if call is not None:
+        call.ended(str(error.decision.reason) if isinstance(error, Refused) else kind_of(examine(error)))
 
 
 def _keep_estimate(request: Any) -> None:

@@ -9,18 +9,20 @@ from fuseboard.calling.retries import Retries
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.telemetry.figures import Source
+from fuseboard.telemetry.model_spans import ModelSpans
 from fuseboard.telemetry.pod_metrics import PodMetrics
 from fuseboard.telemetry.span_events import SpanEvents
 
 
-class Telemetry(SpanEvents):
+class Telemetry(SpanEvents, ModelSpans):
     """Metrics count the run from ``start`` until ``close``, in the process that started it."""
 
     def __init__(
         self, counters: Counters, retries: Retries, guards: CallGuards, primitives: PrimitiveFigures
     ) -> None:
         self._metrics = pod_metrics()
-        super().__init__(self._metrics.duration, self._metrics.call_duration)
+        SpanEvents.__init__(self, self._metrics.duration, self._metrics.call_duration)
+        ModelSpans.__init__(self)
         self._source = Source(counters, retries, guards, primitives)
         primitives.locks.waits.record = self._metrics.lock_wait.record
         primitives.locks.holds.record = self._metrics.lock_hold.record

@@ -25,7 +25,10 @@ _POINTS = {
 
 
 class SpanEvents:
-    """An ``Observer``. A span that records nothing costs one look at it."""
+    """The part of an ``Observer`` that shows decisions and attempts.
+
+    A span that records nothing costs one look at it.
+    """
 
     def __init__(self, duration: Histogram, calls: Histogram) -> None:
         self._record, self._record_call = duration.record, calls.record

@@ -23,9 +23,24 @@ ATTEMPT = "fuseboard.attempt"
 OUTCOME = attribute(pod_figures.OUTCOME)
 WAIT_MS = "fuseboard.wait_ms"
 GIVEN_UP = "fuseboard.given_up"
-#: A name of the semantic conventions.
+MODEL = "fuseboard.model"
+COST_MICRO_USD = "fuseboard.cost_micro_usd"
+ESTIMATED = "fuseboard.estimated"
+WASTED = "fuseboard.wasted"
+
+#: Names of the semantic conventions. They have none for money.
 ERROR_TYPE = "error.type"
+SERVER_ADDRESS = "server.address"
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+#: All input, with what the vendor's cache had, and with what was written to it.
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITTEN_TOKENS = "gen_ai.usage.cache_write.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 
 DECISION_EVENT = "fuseboard.decision"
 OUTCOME_EVENT = "fuseboard.outcome"
 RETRY_EVENT = "fuseboard.retry"
+USAGE_EVENT = "fuseboard.usage"

@@ -45,6 +45,7 @@ _events = msgspec.json.Decoder(_Event)
 class AnthropicMessages:
     # Threads of OpenAI have messages too, under another path.
     path = "/v1/messages"
+    operation, provider = "chat", "anthropic"
     counts_cached = False
     hints: tuple[bytes, ...] = (b"delta", b"usage")
 

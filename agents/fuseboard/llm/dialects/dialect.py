@@ -21,6 +21,9 @@ class Dialect(Protocol):
 
     #: How the path of its endpoint ends.
     path: str
+    #: The names of its endpoint and of its format in the semantic conventions of OpenTelemetry.
+    operation: str
+    provider: str
     #: Whether limits of the vendor count what was read from its cache.
     counts_cached: bool
     #: An event without one of these bytes says nothing about usage.

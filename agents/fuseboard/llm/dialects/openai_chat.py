@@ -60,6 +60,7 @@ _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answ
 
 class OpenAIChat:
     path = "/chat/completions"
+    operation, provider = "chat", "openai"
     counts_cached = True
     hints: tuple[bytes, ...] = (b"delta", b"usage")
 

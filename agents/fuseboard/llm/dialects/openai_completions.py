@@ -36,6 +36,7 @@ _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answ
 class OpenAICompletions(OpenAIChat):
     # ``/chat/completions`` ends so too, and is found first.
     path = "/completions"
+    operation = "text_completion"
     hints: tuple[bytes, ...] = (b"text", b"usage")
 
     def asked(self, body: bytes) -> Asked:

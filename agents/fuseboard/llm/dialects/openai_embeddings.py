@@ -24,6 +24,7 @@ _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answ
 
 class OpenAIEmbeddings:
     path = "/embeddings"
+    operation, provider = "embeddings", "openai"
     counts_cached = True
     hints: tuple[bytes, ...] = ()
 

@@ -40,6 +40,7 @@ _events = msgspec.json.Decoder(_Event)
 
 class OpenAIResponses:
     path = "/responses"
+    operation, provider = "chat", "openai"
     counts_cached = True
     hints: tuple[bytes, ...] = (b"delta", b"usage")
 
