@@ -14,6 +14,8 @@ from controlplane.refusals.names import Named, Rule, find_pod, find_rule, find_t
 from controlplane.refusals.states import States, fields_of, read_states, tier_of
 from controlplane.refusals.tokens import GenuineToken, find_token
 from controlplane.refusals.words import (
+    amount_words,
+    budget_words,
     cause_words,
     limit_words,
     mode_words,
@@ -97,6 +99,27 @@ class ChangeSince:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetLeft:
+    """A budget now: in the unit of its measure."""
+
+    measure: str
+    amount: int
+    #: ``None`` while Redis does not answer.
+    spent: int | None
+    #: The end of its present period.
+    ends: datetime
+
+    @property
+    def words(self) -> str:
+        """``12.50 USD of 50.00 USD left until 2026-12-01 00:00 UTC``."""
+        end = f"until {self.ends:%Y-%m-%d %H:%M} UTC"
+        if self.spent is None:
+            return f"not known, because Redis does not answer; it ends {end.removeprefix('until ')}"
+        left, whole = max(0, self.amount - self.spent), self.amount
+        return f"{amount_words(left, self.measure)} of {amount_words(whole, self.measure)} left {end}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     environment: str
     service: str
@@ -117,12 +140,16 @@ class Explanation:
     transition: Transition | None = None
     #: The most pods that were heard in the minutes before; ``None`` if nothing is stored of that time.
     pods: int | None = None
+    #: The budget that refused, as it is now; ``None`` if none did, or it is gone.
+    left: "BudgetLeft | None" = None
 
     @property
     def headline(self) -> str:
         """One sentence, without the time."""
         if self.alone:
             return f"Refused by {self._rule_words()}: {self._share_words()}, was spent."
+        if self.rule is not None and self.rule.kind == "account":
+            return f"Refused by {self._rule_words()}: its vendor did not serve it."
         return f"Refused by {self._rule_words()}: {reason_words(self.reason)}{self._cause()}."
 
     @property
@@ -173,6 +200,10 @@ class Explanation:
             return f'vendor limit "{rule.limit}" of {rule.dependency}'
         if rule.kind == "dependency":
             return f"dependency {rule.dependency}"
+        if rule.kind == "budget":
+            return f'budget "{rule.limit}"'
+        if rule.kind == "account":
+            return f"account {rule.name}"
         return "the suspension of the tenant" if rule.kind == "suspended" else "the pod"
 
     def _cause(self) -> str:
@@ -185,6 +216,8 @@ class Explanation:
         if self.then.limit:
             yield f"Then: {self.then.limit} (revision {self.then.revision})."
         yield from self._now_words()
+        if self.left is not None:
+            yield f"Now: {self.left.words}."
         pod = f"pod {self.pod}" if self.pod else "a pod whose name is not known any more"
         how = mode_words(self.mode)
         yield f"On {pod} of service {self.service}{', ' + how if how else ''}."
@@ -280,12 +313,14 @@ def _at(state: State, revision: int, rule: Rule | None, found: GenuineToken, who
 
 def _columns(state: State, rule: Rule, place: EntityKey) -> Fields | None:
     """The columns of the limit, empty if it does not exist; ``None`` if the rule is not a limit."""
-    return limits_in(rule.prefix, state[place]).get(rule.limit, {}) if rule.limit else None
+    return limits_in(rule.prefix, state[place]).get(rule.limit, {}) if rule.prefix else None
 
 
 def _rule_setting(state: State, rule: Rule, place: EntityKey, reason: Reason | None) -> str:
-    """The bound of a pod's calls, if a part of its protection refused."""
+    """The budget, or the bound of a pod's calls, if a part of its protection refused."""
     fields = state[place]
+    if rule.kind == "budget":
+        return budget_words(fields)
     if reason in (Reason.BULKHEAD_FULL, Reason.QUEUE_TIMEOUT):
         most = fields.get("protection.bulkhead.max_concurrent")
         return f"{most:,} calls at once in each pod" if isinstance(most, int) else ""
@@ -341,6 +376,8 @@ def _changes(found: GenuineToken, states: States, rule: Rule | None, who: Named)
 def _matters(field: str, rule: Rule, kind: str, reason: Reason | None) -> bool:
     if rule.limit and field.startswith(f"{rule.prefix}.{rule.limit}."):
         return True
+    if rule.kind in ("budget", "account"):
+        return kind == rule.kind
     if rule.kind == "dependency":
         parts = _SETTINGS.get(reason, ("breaker.",)) if reason else ("breaker.",)
         return field.startswith(parts)

@@ -10,6 +10,8 @@ from controlplane.policies.models import Tenant
 from controlplane.policies.state import EntityKey, State, names_of
 from controlplane.refusals.states import States, parent_of, tier_of
 from controlplane.refusals.tokens import GenuineToken
+from controlplane.spending.budget_rows import OWNERS
+from fuseboard.contract.budget_limits import rule_name
 from fuseboard.contract.policy import service_rule
 
 #: Rules that agents report if no limit and no dependency refused.
@@ -37,9 +39,9 @@ class Rule:
 
     dependency: str
     name: str
-    #: quota, subject_limit, vendor_limit, dependency, pod or suspended; empty if unknown.
+    #: quota, subject_limit, vendor_limit, budget, account, dependency, pod or suspended; empty if unknown.
     kind: str = ""
-    #: ``quotas`` and ``requests``: the limit in the fields of its place.
+    #: ``quotas`` and ``requests``: the limit in the fields of its place. Of a budget, its name.
     prefix: str = ""
     limit: str = ""
     #: The tenant that owns an inherited quota.
@@ -53,6 +55,10 @@ class Rule:
             return ("dependency", self.dependency)
         if self.kind == "suspended":
             return ("tenant", tenant)
+        if self.kind == "budget":
+            return ("budget", self.limit)
+        if self.kind == "account":
+            return ("account", self.name)
         if self.kind != "quota":
             return None
         whose = self.owner or tenant
@@ -112,12 +118,53 @@ def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]
         for name, fields in of_callers.items():
             said = service_rule(name) if fields.get("service") else name
             yield Rule("", said, "subject_limit", "subject_limits", name)
+        yield from _budgets(state, environment, tenant)
         # The tenant may be unknown: then the quota is one of any tier.
         for tier in names_of(state, "tier"):
             for name in limits_in("quotas", state["tier", tier]):
                 yield Rule("", name, "quota", "quotas", name)
     for cause in CAUSES:
         yield Rule("", cause, "suspended" if cause == "suspended" else "pod" if cause else "")
+
+
+def _budgets(state: State, environment: str, tenant: str) -> Iterator[Rule]:
+    """Budgets, and accounts that their vendor does not serve: as decisions name them."""
+    dependencies = ("", *sorted(names_of(state, "dependency")))
+    for account in sorted(names_of(state, "account")):
+        for pool in state["account", account]["pools"]:
+            yield Rule(pool, account, "account")
+    by_owner: dict[tuple[str, str], dict[str, str]] = {}
+    for title in sorted(names_of(state, "budget")):
+        fields = state["budget", title]
+        kind = next(owner for owner in OWNERS if fields[owner])
+        by_owner.setdefault((kind, fields[kind]), {})[rule_name(fields["instead_of"] or title)] = title
+    for (kind, owner), named in by_owner.items():
+        pools = (state.get(("account", owner)) or {}).get("pools", ()) if kind == "account" else ()
+        for said, title in named.items():
+            for pool in pools:
+                yield Rule(pool, f"{owner}/{said}", "budget", limit=title)
+            if kind == "dependency":
+                yield Rule(owner, said, "budget", limit=title)
+    for whose in (tenant, *_parents(state, tenant)):
+        of_tier = by_owner.get(("tier", tier_of(state, environment, whose)), {})
+        for said, title in {**of_tier, **by_owner.get(("tenant", whose), {})}.items():
+            # In a chain of fallbacks, the dependency refuses what a budget of the tenant degrades.
+            for dependency in dependencies:
+                above = "" if whose == tenant else whose
+                yield Rule(dependency, f"{above}/{said}" if above else said, "budget", "", title, above)
+    # The tenant may be unknown: then the budget is one of any tier.
+    for (kind, _), named in by_owner.items():
+        for said, title in named.items() if kind == "tier" else ():
+            yield Rule("", said, "budget", limit=title)
+
+
+def _parents(state: State, tenant: str) -> list[str]:
+    found: list[str] = []
+    owner = parent_of(state, tenant)
+    while owner and owner not in (tenant, *found):
+        found.append(owner)
+        owner = parent_of(state, owner)
+    return found
 
 
 def _quotas(state: State, environment: str, tenant: str) -> list[str]:
@@ -127,9 +174,6 @@ def _quotas(state: State, environment: str, tenant: str) -> list[str]:
 
 
 def _inherited(state: State, environment: str, tenant: str) -> Iterator[tuple[str, str]]:
-    seen, owner = {tenant}, parent_of(state, tenant)
-    while owner and owner not in seen:
+    for owner in _parents(state, tenant):
         for name in _quotas(state, environment, owner):
             yield owner, name
-        seen.add(owner)
-        owner = parent_of(state, owner)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from controlplane.phrases import usd
 from controlplane.policies.limits import full_columns
+from fuseboard.contract.budgets import MICRO_USD, AtSpent
 from fuseboard.contract.words import Mode, Reason
 
 REASONS = {
@@ -35,6 +37,11 @@ _CAUSES = {
 }
 #: The rate of a longer window in a chart does not show when the window is spent.
 _LONGEST_RATE_S = 3_600
+_AT_100 = {
+    AtSpent.STOP: "then calls are refused",
+    AtSpent.WARN: "then calls pass",
+    AtSpent.DEGRADE: "then calls are degraded",
+}
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
 
 
@@ -70,6 +77,19 @@ def limit_words(columns: dict[str, Any] | None) -> str:
         text = f"{count} per {full['period'] or window_words(full['window_s'])}"
         text += f", burst {full['burst']:,}" if full["algorithm"] == "token_bucket" else ""
     return f"{text}, only counted" if full["shadow"] else text
+
+
+def amount_words(amount: int, measure: str) -> str:
+    """``50.00 USD``, ``2,000 tokens``."""
+    return usd(amount) if measure == MICRO_USD else f"{amount:,} {measure}"
+
+
+def budget_words(fields: dict[str, Any]) -> str:
+    """``50.00 USD per month in UTC, then calls are refused``."""
+    amount, raised, measure = fields["amount"], fields["raised_to"], fields["measure"]
+    more = f", raised to {amount_words(raised, measure)}" if raised > amount else ""
+    per = f"per {fields['period']} in {fields['time_zone']}"
+    return f"{amount_words(amount, measure)}{more} {per}, {_AT_100[fields['at_100']]}"
 
 
 def rate_of(columns: dict[str, Any] | None) -> float | None:

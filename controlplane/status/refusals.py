@@ -6,18 +6,19 @@ combination; an estimate is a share of the samples, with their number.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db.models import Count, Q, QuerySet, Sum
 
 from controlplane.policies.models import Environment, Tenant
-from controlplane.refusals.explain import Explanation, explain
+from controlplane.refusals.explain import BudgetLeft, Explanation, explain
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.names import NO_TENANT
 from controlplane.refusals.top_lists import Of
 from controlplane.series.frames import spans_between
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, TENANT, Kind
 from controlplane.series.reading import read
+from controlplane.usage.budgets import one_budget
 
 #: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
@@ -145,7 +146,20 @@ def explained(text: str, environments: Collection[str], now: datetime, *, tenant
     """The meaning of a token, with the number of pods then. Raises ``NotOurToken`` or ``ExpiredToken``."""
     found = explain(text, environments, now, tenant=tenant)
     spans = spans_between(found.environment, found.at - _BEFORE, found.at)
-    return replace(found, pods=max((span.heard for span in spans.values()), default=0) or None)
+    pods = max((span.heard for span in spans.values()), default=0) or None
+    return replace(found, pods=pods, left=_left(found, now))
+
+
+def _left(found: Explanation, now: datetime) -> BudgetLeft | None:
+    """The budget that refused, as it is now."""
+    rule = found.rule
+    if rule is None or rule.kind != "budget":
+        return None
+    of = one_budget(found.environment, rule.limit, rule.owner or found.tenant.name, now=now.timestamp())
+    if of is None:
+        return None
+    ends = datetime.fromtimestamp(of.ends, UTC)
+    return BudgetLeft(measure=of.measure, amount=of.limit, spent=of.spent, ends=ends)
 
 
 def counted_refusals(

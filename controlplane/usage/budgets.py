@@ -158,6 +158,19 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
     return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MAX_BUDGETS)
 
 
+def one_budget(environment: str, title: str, tenant: str, *, now: float) -> Budget | None:
+    """A budget by its name in the configuration; of a tier, as ``tenant`` spends it. ``None`` without one."""
+    found = [*shared_counters(environment), *tenant_counters(environment)]
+    found += tier_counters(environment, {tenant})
+    chosen = [one for one in _of_budgets(found) if one.title == title]
+    if not chosen:
+        return None
+    texts = _texts([chosen[0].key])
+    lives = _lives_ms(texts or {}, chosen[:1], now)
+    text = _UNREAD if texts is None else texts[chosen[0].key]
+    return _budget(chosen[0], text, now, lives_ms=lives.get(chosen[0].key, 0))
+
+
 def _counted_since(environment: str) -> dict[str, float]:
     """Dependency -> since when its calls are counted; "" -> since when any request is.
 

@@ -74,6 +74,18 @@ def test_a_viewer_reads_then_and_now_and_who_changed_it(log_in, token):
     assert 'href="/tenant?key=acme-retail&amp;quota=requests"' in shown
 
 
+def test_a_spent_budget_says_what_is_left_and_leads_to_its_page(log_in, token):
+    common = {"actor": BOB, "expected_version": None, **WHY}
+    edits.set_account(account="main", pools=["payments-api"], hosts=[], **common)
+    edits.set_budget(budget="main-month", account="main", amount=50_000_000, period="month", **common)
+    text = token(rule="main/budget:main-month", dependency="payments-api", reason=Reason.BUDGET_SPENT)
+    shown = explained(log_in("vera"), text)
+    assert "Refused by budget &quot;main-month&quot;: the budget was spent." in shown
+    assert "50.00 USD per month in UTC, then calls are refused" in shown
+    assert "50.00 USD of 50.00 USD left until " in shown
+    assert 'href="/budgets/of/main-month"' in shown
+
+
 def test_an_unchanged_rule_leads_to_the_tier_that_has_it(log_in, token):
     shown = explained(log_in("ada"), token())
     assert "the same now" in shown

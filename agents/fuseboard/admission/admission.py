@@ -382,7 +382,7 @@ class Admission:
 
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
-        return Inspection(self._requests, self.calls)
+        return Inspection(self._requests, self.calls, self._accounts)
 
     # Figures of the next heartbeat
 

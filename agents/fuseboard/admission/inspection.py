@@ -7,10 +7,12 @@ same, because the other modules change with every feature.
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fuseboard.admission.budget_inspection import UNUSED, BudgetInspection, KnownBudget
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
+from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import ALL_CALLERS, LimitDomain
 from fuseboard.batching.redis_question import Domain, RedisAnswer
@@ -20,14 +22,11 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
-from fuseboard.subject import Costs, Subject
+from fuseboard.subject import NO_SUBJECT, Costs, Subject
 
 #: A probe asks for 2 of this limit, so Redis refuses every probe. A refused question charges nothing. The
 #: limit with the longest wait refuses: the wait of 1 ms is shorter than that of a spent limit.
 _NEVER = Limit(name="never", limit=1, window_ms=1, algorithm=Algorithm.TOKEN_BUCKET)
-
-#: The name of its counter. No limit can have this name, so the key counts nothing.
-_UNUSED = "(explain)"
 
 
 class Expected(Struct, frozen=True):
@@ -44,6 +43,7 @@ class Inspection(Struct, frozen=True):
 
     requests: RequestAdmission
     calls: CallAdmission
+    accounts: AccountDomains
 
     @property
     def mode(self) -> Mode:
@@ -65,7 +65,7 @@ class Inspection(Struct, frozen=True):
         if rules.suspended:
             decision = self._refuse(lane, Refusal(Reason.SUSPENDED, "suspended"))
         else:
-            unused = keys.tenant_quota(self.calls.environment, rules.root or tenant, _UNUSED)
+            unused = keys.tenant_quota(self.calls.environment, rules.root or tenant, UNUSED)
             decision = await self._expect(lane, unused)
         every = None if domains.decides_together else domains.of_all_callers(snapshot.policy, costs, subject)
         if every is None or rules.suspended:
@@ -78,11 +78,40 @@ class Inspection(Struct, frozen=True):
     async def _expect_all_callers(
         self, snapshot: Snapshot, domain: LimitDomain, demand: StandingDemand
     ) -> Decision:
-        unused = keys.service_limit(self.calls.environment, _UNUSED)
+        unused = keys.service_limit(self.calls.environment, UNUSED)
         return await self._expect(RequestLane(snapshot, domain, demand), unused)
 
+    async def budgets(self, *, tenant: str = "", dependency: str = "") -> list[KnownBudget]:
+        """The rest of the budgets of a call or request, whatever it costs, in the order that decides."""
+        calls = self.calls
+        found = BudgetInspection(calls.environment, self.requests.domains, self.accounts, calls.settlements)
+        return await found.ask(calls.configuration.snapshot, tenant, dependency, self._probe)
+
     async def call(self, dependency: str, costs: Costs, tenant: str = "") -> Expected:
-        """One call to a dependency, on behalf of ``tenant`` if there is one."""
+        """One call to a dependency, on behalf of ``tenant`` if there is one.
+
+        Costs other than calls also spend the quotas and budgets of the tenant and of the account, as those of
+        a guarded model client do.
+        """
+        expected = [await self._call(dependency, costs, tenant)]
+        others = tuple([cost for cost in costs if cost[0] != "calls"])
+        snapshot = self.calls.configuration.snapshot
+        asked = self.accounts.of_call(snapshot, dependency, others) if others else None
+        if asked is not None:
+            domain, demand = asked
+            unused = keys.account_budget(self.calls.environment, domain.name.removeprefix("a:"), UNUSED)
+            expected.insert(
+                0, Expected(await self._expect(RequestLane(snapshot, *asked), unused), _charged(demand))
+            )
+        if tenant and others:
+            expected.insert(0, await self.request(tenant, others, NO_SUBJECT))
+        refused = next((one.decision for one in expected if not one.decision.allowed), None)
+        limits = tuple([limit for one in expected for limit in one.decision.limits])
+        decision = replace(refused or expected[-1].decision, limits=limits, dependency=dependency)
+        return Expected(decision, {name: cost for one in expected for name, cost in one.costs.items()})
+
+    async def _call(self, dependency: str, costs: Costs, tenant: str) -> Expected:
+        """The decision of the dependency itself."""
         calls, snapshot = self.calls, self.calls.configuration.snapshot
         # A separate breaker, because the pod's own would remember what this question learns.
         breaker = calls.new_breaker(dependency, on_change=lambda: None, logs=False)
@@ -94,7 +123,7 @@ class Inspection(Struct, frozen=True):
         elif (impossible := demand.impossible_limit) is not None:
             refusal = Refusal(refusal_reason(impossible, Reason.VENDOR_LIMIT), impossible.name)
         else:
-            unused = keys.vendor_limit(calls.environment, dependency, _UNUSED)
+            unused = keys.vendor_limit(calls.environment, dependency, UNUSED)
             answer = await self._probe(breaker, demand, unused)
             if answer is not None:
                 statuses = demand.statuses(answer.left)
@@ -116,7 +145,7 @@ class Inspection(Struct, frozen=True):
                 decision = await self._expect_all_callers(snapshot, domain, demand)
             else:
                 name = domain.name.removeprefix("i:")
-                unused = keys.subject_limit(self.calls.environment, name, _UNUSED)
+                unused = keys.subject_limit(self.calls.environment, name, UNUSED)
                 decision = await self._expect(RequestLane(snapshot, domain, demand), unused)
             charged |= _charged(demand)
             statuses += decision.limits

@@ -30,7 +30,7 @@ class ExplainIn(Strict):
 
 class RefusalRuleOut(Schema):
     name: str
-    #: quota, subject_limit, vendor_limit, dependency, pod or suspended; empty if unknown.
+    #: quota, subject_limit, vendor_limit, budget, account, dependency, pod or suspended; empty if unknown.
     kind: str
     dependency: str
 
@@ -55,6 +55,16 @@ class ChangeSinceOut(Schema):
     name: str
     #: Field -> values before and after.
     fields: dict[str, tuple[Any, Any]]
+
+
+class BudgetLeftOut(Schema):
+    #: The unit of the amounts: ``micro_usd``, or another cost.
+    measure: str
+    amount: int
+    #: Null while Redis does not answer.
+    spent: int | None
+    #: The end of its present period.
+    ends: datetime
 
 
 class TransitionThenOut(Schema):
@@ -89,6 +99,8 @@ class ExplainedOut(FromObject):
     changes: list[ChangeSinceOut]
     #: The last transition of the breaker before the refusal.
     transition: TransitionThenOut | None
+    #: The budget that refused, as it is now; null if none did.
+    left: BudgetLeftOut | None = None
     headline: str
     #: The explanation in words.
     sentences: list[str]

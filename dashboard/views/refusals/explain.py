@@ -102,6 +102,10 @@ def _place_of(request: HttpRequest, at: ThenOrNow) -> str:
     """The page of the thing that has the rule, for this reader."""
     if at.kind == "tenant":
         return reverse("tenant", query={"key": at.name})
+    if at.kind == "budget":
+        return reverse("money_budget", args=[at.name])
+    if at.kind == "account":
+        return reverse("vendor_account", args=[at.name])
     if at.kind == "dependency":
         return reverse("breaker", args=[at.name])
     if at.kind == "tier":

@@ -179,6 +179,80 @@ def test_a_vendor_limit_a_breaker_and_the_pods_own_protection_are_named(now, ada
     assert gone.headline == "Refused by the suspension of the tenant: the tenant was suspended."
 
 
+@pytest.fixture
+def budgets(now, ada):
+    """An account with one pool, a tier, and a tenant whose own budget replaces that of the tier."""
+    common = {"actor": ada, "expected_version": None, **WHY}
+    edits.set_account(account="main", pools=["openai"], hosts=[], **common)
+    month = {"amount": 50_000_000, "period": "month", "time_zone": "America/New_York"}
+    edits.set_budget(budget="main-month", account="main", **month, **common)
+    edits.set_budget(
+        budget="openai-hour", dependency="openai", amount=900, measure="tokens", period="hour", **common
+    )
+    edits.set_budget(budget="pro-day", tier="pro", amount=5_000_000, period="day", **common)
+    edits.set_budget(
+        budget="acme-day", tenant="acme", amount=900_000, period="day", instead_of="pro-day", **common
+    )
+    edits.create_tenant(tenant="globex", tier="pro", actor=ada, **WHY)
+    edits.create_tenant(tenant="acme/shop", tier="pro", parent="acme", actor=ada, **WHY)
+    return common
+
+
+@pytest.mark.parametrize(
+    ("refused", "title"),
+    [
+        ({"dependency": "openai", "rule": "main/budget:main-month"}, "main-month"),
+        ({"dependency": "openai", "rule": "budget:openai-hour"}, "openai-hour"),
+        ({"rule": "budget:pro-day"}, "acme-day"),
+        ({"rule": "budget:pro-day", "tenant": "globex"}, "pro-day"),
+        ({"rule": "budget:pro-day", "tenant": "globex", "dependency": "openai"}, "pro-day"),
+        ({"rule": "acme/budget:pro-day", "tenant": "acme/shop"}, "acme-day"),
+    ],
+)
+def test_a_budget_is_named_with_what_is_left_and_its_end(now, budgets, refused, title):
+    text = token(now, reason=Reason.BUDGET_SPENT, **refused)
+    found = refusals.explained(text, {"production"}, now)
+    assert (found.rule.kind, found.rule.limit) == ("budget", title)
+    assert found.headline == f'Refused by budget "{title}": the budget was spent.'
+    assert (found.then.kind, found.then.name) == ("budget", title)
+    assert found.then.limit == found.now.limit
+    assert found.left.spent == 0, "nothing was counted here"
+    assert found.left.ends > now
+    assert f"Now: {found.left.words}." in found.sentences
+
+
+def test_the_budget_of_a_caller_that_is_not_registered_is_named(now, budgets):
+    found = refusals.explained(token(now, rule="budget:pro-day", tenant="a stranger"), {"production"}, now)
+    assert (found.rule.kind, found.rule.limit, found.left) == ("budget", "pro-day", None)
+
+
+def test_a_budget_that_was_raised_since_says_who_and_why(now, budgets, ada):
+    text = token(now, reason=Reason.BUDGET_SPENT, rule="budget:pro-day")
+    edits.set_budget(budget="acme-day", amount=1_800_000, **budgets)
+    found = refusals.explained(text, {"production"}, now)
+    assert found.then.limit.startswith("0.90 USD per day in UTC")
+    assert found.now.limit.startswith("1.80 USD per day in UTC")
+    (change,) = found.changes
+    assert change.fields == {"amount": (900_000, 1_800_000)}
+    assert found.left.words.startswith("1.80 USD of 1.80 USD left until ")
+    edits.remove_budget(budget="acme-day", **budgets)
+    found = refusals.explained(text, {"production"}, now)
+    assert (found.left, found.now.limit) == (None, "")
+
+
+def test_an_account_that_its_vendor_did_not_serve_is_named(now, budgets):
+    found = explained(token(now, reason=Reason.COOLING_DOWN, dependency="openai", rule="main"), now)
+    assert found.headline == "Refused by account main: its vendor did not serve it."
+    assert (found.then.kind, found.then.name, found.changes) == ("account", "main", [])
+
+
+def test_the_api_says_what_is_left_of_a_budget(now, budgets, call):
+    text = token(now, reason=Reason.BUDGET_SPENT, rule="budget:pro-day")
+    left = call("viewer", "POST", PATH, {"token": text}).json()["left"]
+    assert (left["measure"], left["amount"], left["spent"]) == ("micro_usd", 900_000, 0)
+    assert call("viewer", "POST", PATH, {"token": token(now)}).json()["left"] is None
+
+
 def test_a_caller_without_a_tenant_and_an_invalid_id_are_said(now):
     assert explained(token(now, tenant=""), now).tenant.state == "none"
     assert explained(token(now, tenant="(invalid)"), now).tenant.state == "invalid"

@@ -41,7 +41,8 @@ async def _explain_request(
     )
     async with inspecting(found, store, service=service) as inside:
         expected = await inside.request(tenant, costs, subject)
-        return explanation(found, inside, Explained(about, facts, limits, subject, costs), expected)
+        budgets = await inside.budgets(tenant=tenant)
+        return explanation(found, inside, Explained(about, facts, limits, subject, costs), expected, budgets)
 
 
 def _facts(rules: TenantRules) -> tuple[str, ...]:

@@ -36,13 +36,26 @@ async def explain_call(
         *waiting(known.wait_ms),
     ]
     if tenant:
-        quotas = found.snapshot.quotas_of(tenant).of(tenant)
-        limits += tuple(quota.limit for quota in quotas if quota.limit.dependency == dependency)
+        quotas = tuple(found.snapshot.quotas_of(tenant).of(tenant))
+        # A call spends the quotas on its other costs too, as that of a guarded model client does.
+        others = {measure for measure, _ in costs if measure != "calls"}
+        limits += tuple(
+            quota.limit
+            for quota in quotas
+            if quota.limit.dependency == dependency
+            or (not quota.limit.dependency and quota.limit.measure in others)
+        )
         facts.append(f"on behalf of   tenant {tenant!r}")
+    account = found.snapshot.account_of(dependency)
+    if account is not None:
+        stop_s = await _stop_s(store, found.environment, account.name, now_us)
+        stopped = f", stopped: its vendor does not serve it, try again in {stop_s:.0f} s" if stop_s else ""
+        facts.append(f"account        {account.name}{stopped}")
     about = Explained(f"a call to {dependency!r}", tuple(facts), limits, NO_SUBJECT, costs, dependency)
     async with inspecting(_with_override(found, dependency, override), store) as inside:
         expected = await inside.call(dependency, costs, tenant)
-        plain = explanation(found, inside, about, expected)
+        budgets = await inside.budgets(tenant=tenant, dependency=dependency)
+        plain = explanation(found, inside, about, expected, budgets)
     return replace(
         plain,
         breaker=_breaker(known, texts, now_us) if texts is not None else None,
@@ -80,6 +93,17 @@ async def _texts(store: Store, environment: str, dependency: str) -> dict[str, b
     except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
         return None
     return found
+
+
+async def _stop_s(store: Store, environment: str, account: str, now_us: int) -> float:
+    """Seconds for which no pool of the account is called; 0 if it is served, or Redis does not answer."""
+    try:
+        reply = await store.call("HGET", keys.account_stop(environment, account), "until")
+    except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
+        return 0.0
+    return (
+        max(0.0, (int(reply) - now_us) / 1_000_000) if isinstance(reply, bytes) and reply.isdigit() else 0.0
+    )
 
 
 def _override(dependency: Dependency, text: bytes | None, now_us: int) -> Override | None:

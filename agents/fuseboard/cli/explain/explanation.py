@@ -1,12 +1,16 @@
 """The output of ``fuseboard explain``: one structure, as text and as JSON."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from fuseboard.admission.budget_inspection import KnownBudget
 from fuseboard.admission.inspection import Expected, Inspection
+from fuseboard.cli.explain.explained_budgets import ExplainedBudget, explained_budgets
 from fuseboard.cli.found_configuration import FoundConfiguration
+from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.policy import EVERY_SERVICE, Limit
 from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
@@ -64,6 +68,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     #: Facts about the tenant or the dependency.
     facts: tuple[str, ...]
     limits: tuple[ExplainedLimit, ...]
+    #: In the order in which they decide.
+    budgets: tuple[ExplainedBudget, ...] = ()
     allowed: bool
     decision: str
     reason: str = ""
@@ -93,6 +99,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
             lines.append(f"    without Redis  {limit.alone}")
         if not self.limits:
             lines.append("  limit          none")
+        lines += [f"  budget         {budget.text()}" for budget in self.budgets]
         lines.append(f"  next decision  {self.decision}")
         return "\n".join([*lines, *(f"  note           {note}" for note in self.notes)])
 
@@ -127,7 +134,11 @@ class Explained(NamedTuple):
 
 
 def explanation(
-    found: FoundConfiguration, inside: Inspection, call: Explained, expected: Expected
+    found: FoundConfiguration,
+    inside: Inspection,
+    call: Explained,
+    expected: Expected,
+    budgets: Iterable[KnownBudget] = (),
 ) -> Explanation:
     """Everything about one kind of call, except its breaker."""
     decision = expected.decision
@@ -146,8 +157,11 @@ def explanation(
         mode_cause=inside.mode_cause,
         facts=call.facts,
         limits=tuple(
-            _explain_limit(limit, call, expected.costs, known.get(limit.name), found) for limit in call.limits
+            _explain_limit(limit, call, expected.costs, known.get(limit.name), found)
+            for limit in call.limits
+            if not isinstance(limit, BudgetLimit)
         ),
+        budgets=explained_budgets(budgets, found.clock.now_us()),
         notes=notes,
         allowed=decision.allowed,
         decision=replace(decision, server="this command").explain(),
