@@ -86,7 +86,7 @@ class StoreFigures:
 
     @property
     def failed_share(self) -> float:
-        """Part of the questions to Redis that it did not answer in time, or not at all."""
+        """Part of the requests to Redis that it did not answer in time, or not at all."""
         failed = self.timeouts_per_s + self.errors_per_s
         return min(1.0, failed / self.asked_per_s) if self.asked_per_s else 0.0
 

@@ -58,13 +58,13 @@ REDIS_P99 = per_environment(
 REDIS_FAILED = per_environment(
     "fuseboard_fleet_redis_failures_per_second",
     Gauge,
-    "Questions to Redis without an answer in time (timeout), or with an error.",
+    "Requests to Redis without an answer in time (timeout), or with an error.",
     GATEWAY,
     {"kind": 2},
     panel=Panel(_ROW, "Failed requests to Redis"),
 )
 REDIS_ASKED = per_environment(
-    "fuseboard_fleet_redis_asked_per_second", Gauge, "Questions of pods to Redis.", GATEWAY
+    "fuseboard_fleet_redis_asked_per_second", Gauge, "Requests of pods to Redis.", GATEWAY
 )
 REDIS_PRIMARIES_DOWN = per_environment(
     "fuseboard_fleet_redis_primaries_down",

@@ -53,8 +53,8 @@ NO_BUDGET = _total("fuseboard.retries.no_budget", "{retry}", "Retries that the b
 LOCAL = _total("fuseboard.decisions.local", "{decision}", "Decisions without Redis.")
 REDIS_FAILURES = _total(
     "fuseboard.redis.failures",
-    "{question}",
-    "Questions to Redis without an answer in time (timeout), or with an error.",
+    "{request}",
+    "Requests to Redis without an answer in time (timeout), or with an error.",
     KIND,
 )
 LOCKS = _total(
