@@ -78,11 +78,6 @@ class Budget:
         return percent((self.percent or 0) / 100)
 
     @property
-    def early(self) -> bool:
-        """Whether something is spent, and it is too early to say where it leads."""
-        return bool(self.spent) and self.projected is None
-
-    @property
     def state(self) -> str:
         """One of ``over``, ``warn``, ``will_be_over``, ``ok`` and ``unknown``."""
         if self.percent is None:
@@ -139,6 +134,20 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
         *_of_budgets(tenant_counters(environment)),
         *_of_tenants(environment),
     ]
+    return _read(environment, counters, now)
+
+
+def use_of_budget(environment: str, title: str, busy: Collection[tuple[str, str]], *, now: float) -> Budgets:
+    """Read the use of one budget. Each tenant of a tier spends its own: those of ``busy`` are listed."""
+    counters = [
+        *_of_budgets(shared_counters(environment)),
+        *_of_budgets(tier_counters(environment, {tenant for tenant, _ in busy})),
+        *_of_budgets(tenant_counters(environment)),
+    ]
+    return _read(environment, [one for one in counters if one.title == title], now)
+
+
+def _read(environment: str, counters: list[_Counter], now: float) -> Budgets:
     chosen = counters[:MAX_BUDGETS]
     texts = _texts([counter.key for counter in chosen])
     lives = _lives_ms(texts or {}, chosen, now)

@@ -110,7 +110,7 @@ def test_an_admin_adds_a_tenant_in_three_clicks(sign_in: Any, production: str) -
 def test_an_admin_adds_a_daily_budget_in_three_clicks(sign_in: Any, production: str) -> None:
     clicks = Clicks(sign_in("ada"))
     clicks.in_side_bar("Limits", "Budgets")
-    clicks.on("text=Add budget")
+    clicks.on("text=Add budget of calls or tokens")
     # The period is a day, and the budget of one tenant, until another is chosen.
     clicks.page.fill("#budget-form [name=tenant]", "acme-retail")
     clicks.page.fill("#budget-form [name=limit]", "1000")

@@ -46,10 +46,24 @@ def month(production: str) -> None:
     put_hour(datetime.now(UTC), service="shop", micro_usd=13_000_000, calls=1_207)
 
 
-def test_without_a_call_the_page_says_how_pods_report_them(log_in: Any, production: str) -> None:
-    shown = text_of(page(log_in))
-    assert "No call to a model is counted here." in shown
-    assert "too early known after a whole day of calls" in shown
+def test_without_a_call_the_page_is_one_sentence_that_says_how_to_begin(log_in: Any, production: str) -> None:
+    """Six figures of 0 USD came before it."""
+    html = page(log_in)
+    assert "No call to a model is counted yet: add your models and their prices" in text_of(html)
+    for link in ("/models", "/help#documentation"):
+        assert f'<a class="link" href="{link}">' in html
+    main = html.partition("<main")[2]
+    assert "0 USD" not in main
+    assert "<table" not in main
+    put_day(days_ago(40), tenant="initech", micro_usd=2_000_000)
+    html = page(log_in)
+    assert f"month={days_ago(40):%Y-%m}" in html, "the month that has calls is offered"
+    assert 'class="kpi"' not in html
+
+
+def test_a_projection_waits_for_a_whole_day_of_calls(log_in: Any, production: str) -> None:
+    put_day(today(), tenant="acme-retail")
+    assert "too early known after a whole day of calls" in text_of(page(log_in))
 
 
 def test_the_month_is_summed_and_listed_by_model_those_without_a_price_first(

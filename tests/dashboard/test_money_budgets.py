@@ -1,9 +1,11 @@
 """Accounts and money budgets as people use them: added, seen on Budgets, raised for an hour, removed."""
 
+import re
 import time
 from typing import Any
 
 import pytest
+from fleet_rows import put_figures
 
 from controlplane.fleet.models import Server, ServerState
 from controlplane.spending.budget_rows import Account, Budget
@@ -43,18 +45,18 @@ def new(**more: str) -> dict[str, str]:
 @pytest.fixture
 def ada(log_in: Any) -> Any:
     client = log_in("ada")
-    typed = {"name": "openai-main", "pools": "search\r\n", "hosts": "api.openai.com", **WHY}
+    typed = {"name": "openai-main", "pools": "search", "hosts": "api.openai.com", **WHY}
     answer = client.post("/accounts/new", typed)
     assert answer["Location"].startswith("/accounts/of/openai-main?saved=")
     return client
 
 
 def test_an_account_is_shown_changed_and_removed(ada: Any) -> None:
-    assert "search" in page(ada.get("/accounts"))
+    assert '<a class="link" href="/breakers/search">search</a>' in ada.get("/accounts").content.decode()
     where = "/accounts/of/openai-main"
-    change = {"act": "change", "pools": "nothing", "hosts": "", "version": "1", **WHY}
+    change: dict[str, Any] = {"act": "change", "pools": "nothing", "hosts": "", "version": "1", **WHY}
     assert "There is no dependency" in page(ada.post(where, change), 422)
-    assert ada.post(where, change | {"pools": ""}).status_code == 302
+    assert ada.post(where, change | {"pools": []}).status_code == 302
     assert Account.objects.get().pools == []
     assert "saved openai-main while you were editing" in page(ada.post(where, change), 409)
     assert "already exists" in page(ada.post("/accounts/new", {"name": "openai-main", **WHY}), 422)
@@ -111,6 +113,65 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
     assert "Over budget" in said
     assert ada.post(WHERE, {"act": "remove", "version": version(), **WHY}).status_code == 302
     assert ada.get(WHERE).status_code == 404
+
+
+def ticked(html: str) -> list[str]:
+    return re.findall(r'name="pools" value="([^"]*)" checked', html)
+
+
+def test_the_pools_of_an_account_are_ticked_among_the_dependencies(ada: Any) -> None:
+    """They were typed, one per line."""
+    shown = ada.get("/accounts").content.decode()
+    assert (shown.count('name="pools" value='), ticked(shown)) == (2, [])
+    assert '<details class="panel part">' in shown, "the form is folded below a list"
+    where = "/accounts/of/openai-main"
+    assert ticked(ada.get(where).content.decode()) == ["search"]
+    both = {"act": "change", "pools": ["payments-api", "search"], "hosts": "", "version": "1", **WHY}
+    refused = ada.post(where, both | {"reason": ""})
+    assert (refused.status_code, ticked(refused.content.decode())) == (422, ["payments-api", "search"])
+    assert ada.post(where, both).status_code == 302
+    assert Account.objects.get().pools == ["payments-api", "search"]
+    new_one = {"name": "openai main", "pools": "search", **WHY}
+    refused = ada.post("/accounts/new", new_one)
+    assert ticked(refused.content.decode()) == ["search"]
+    assert '<details class="panel part" open>' in refused.content.decode()
+
+
+def test_the_page_of_a_budget_shows_what_is_spent_to_every_role(ada: Any, log_in: Any, limits: Any) -> None:
+    ada.post("/budgets/money/new", new())
+    spend(limits, keys.account_budget("production", "openai-main", "openai-main-month"), 41_000_000_000)
+    (row,) = re.findall(r"<tr data-row.*?</tr>", ada.get(WHERE).content.decode(), re.DOTALL)
+    assert text_of(row).startswith("openai-main 41,000.00 USD, 82 %")
+    assert text_of(row).endswith("Above 80 %")
+    assert "41,000.00 USD, 82 %" in text_of(log_in("vera").get(WHERE).content.decode())
+
+
+def test_the_page_of_a_budget_of_a_tier_lists_its_busiest_tenants(ada: Any, limits: Any) -> None:
+    of_tier = {"whose": "tier", "tier": "pro", "name": "pro-month"}
+    assert ada.post("/budgets/money/new", new(**of_tier)).status_code == 302
+    where = "/budgets/of/pro-month"
+    assert "No tenant of this budget is among the busiest now." in page(ada.get(where))
+    spend(limits, keys.tenant_budget("production", "acme-retail", "pro-month"), 2_000_000)
+    asked = {"asked_per_s": 1.0, "refused_per_s": 0.0, "shadow_per_s": 0.0}
+    put_figures(rules=[{"tenant": "acme-retail", "rule": "requests"} | asked])
+    shown = text_of(page(ada.get(where)))
+    assert "Spent by the busiest tenants of pro" in shown
+    assert "acme-retail 2.00 USD" in shown
+
+
+def test_every_form_of_a_budget_and_of_an_account_stands_below_its_own_heading(ada: Any) -> None:
+    """Remove was a form without a name below the fields of another."""
+    ada.post("/budgets/money/new", new())
+    raised = {"act": "raise", "amount": "60000", "minutes": "60", "version": version(), **WHY}
+    assert ada.post(WHERE, raised).status_code == 302
+    for where, headings in (
+        (WHERE, ["Raise for a time", "End the raise", "Change", "Remove budget"]),
+        ("/accounts/of/openai-main", ["Pools and hosts", "Remove account"]),
+    ):
+        sections = ada.get(where).content.decode().partition("<main")[2].split("<section")
+        forms = [one for one in sections if "<form" in one and 'name="act"' in one]
+        assert [one.count('name="act"') for one in forms] == [1] * len(headings)
+        assert [text_of(re.findall(r"<h2.*?</h2>", one)[0]) for one in forms] == headings
 
 
 def test_the_largest_budget_is_saved_as_its_page_shows_it(ada: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,10 +14,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
+from controlplane.policies.models import Dependency
 from controlplane.spending.budget_rows import Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
-from dashboard.forms import LinesField, TextField
-from dashboard.views.page import context_of, find_named, not_found
+from dashboard.forms import LinesField, TextField, TextsField
+from dashboard.views.page import context_of, find_named, names_of, not_found
 from dashboard.words.rate_words import amount_words
 
 _MANY_LINES = 8_000
@@ -25,7 +26,7 @@ _MANY_LINES = 8_000
 
 class NewAccountForm(EditForm):
     name = TextField(200)
-    pools, hosts = LinesField(_MANY_LINES), LinesField(_MANY_LINES)
+    pools, hosts = TextsField(), LinesField(_MANY_LINES)
     shown_at: ClassVar = {"account": "name"}
 
     def save(self) -> int:
@@ -34,7 +35,7 @@ class NewAccountForm(EditForm):
             raise InvalidEdit({"name": ["Enter a name for the account, such as openai-main."]})
         revision = edits.set_account(
             account=typed["name"],
-            pools=typed["pools"],
+            pools=list(typed["pools"]),
             hosts=typed["hosts"],
             expected_version=0,
             **self.common,
@@ -45,11 +46,11 @@ class NewAccountForm(EditForm):
 
 
 class ChangeForm(VersionForm):
-    pools, hosts = LinesField(_MANY_LINES), LinesField(_MANY_LINES)
+    pools, hosts = TextsField(), LinesField(_MANY_LINES)
 
     def save(self) -> int:
         typed = self.cleaned_data
-        return edits.set_account(pools=typed["pools"], hosts=typed["hosts"], **self.common)
+        return edits.set_account(pools=list(typed["pools"]), hosts=typed["hosts"], **self.common)
 
 
 class RemoveForm(VersionForm):
@@ -92,8 +93,15 @@ def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpRespon
     environment = environment_in(request)
     rows = Account.objects.filter(environment=environment).order_by("name")
     budgets = _budgets_by_account(environment)
-    shown = [(row, budgets[row.name]) for row in rows]
-    context = context_of(request, "vendor_accounts", rows=shown, **{**NOT_SENT, **sent})
+    chosen = _chosen(sent)
+    context = context_of(
+        request,
+        "vendor_accounts",
+        rows=[(row, budgets[row.name]) for row in rows],
+        dependencies=_dependencies(environment, chosen),
+        chosen=chosen,
+        **{**NOT_SENT, **sent},
+    )
     return render(request, "dashboard/accounts.html", context, status=status)
 
 
@@ -102,16 +110,29 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
     row = find_named(Account.objects.filter(environment=environment), name)
     if row is None:
         return not_found(request, "No such account", "There is no account with this name.")
+    chosen = _chosen(sent) if sent.get("act") == "change" else row.pools
     context = context_of(
         request,
         "vendor_accounts",
         row=row,
         budgets=_budgets_by_account(environment)[row.name],
-        pools="\n".join(row.pools),
+        dependencies=_dependencies(environment, chosen),
+        chosen=chosen,
         hosts="\n".join(row.hosts),
         **{**NOT_SENT, **sent},
     )
     return render(request, "dashboard/account.html", context, status=status)
+
+
+def _chosen(sent: Mapping[str, Any]) -> list[str]:
+    """The pools that are ticked in a form that was refused."""
+    typed = sent.get("typed")
+    return typed.getlist("pools") if isinstance(typed, QueryDict) else []
+
+
+def _dependencies(environment: str, chosen: list[str]) -> list[str]:
+    """The choices of pools. A ticked one stays, also if its dependency was removed meanwhile."""
+    return sorted({*names_of(Dependency, environment), *chosen})
 
 
 def _budgets_by_account(environment: str) -> Mapping[str, list[tuple[str, str]]]:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import figures
 from controlplane.fleet.older_agents import unenforced_words
-from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets
+from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets, use_of_budget
 from dashboard.links import limit_editor
 from dashboard.views.page import show
 from dashboard.words.rate_words import amount_words
@@ -39,16 +39,15 @@ class BudgetRow:
             "over": "Over budget",
             "warn": f"Above {self.budget.warn_percent} %",
             "will_be_over": "Will be over",
-            "ok": "Too early to project" if self.budget.early else "Within budget",
+            "ok": "Within budget",
         }.get(self.budget.state, "Unknown")
 
 
 @require_GET
 @require_role("viewer")
 def budgets_page(request: HttpRequest) -> HttpResponse:
-    rules = figures(environment_in(request)).rules
-    busy = {(rule.tenant, rule.rule) for rule in rules if rule.tenant}
-    found = budgets(environment_in(request), busy, now=timezone.now().timestamp())
+    environment = environment_in(request)
+    found = budgets(environment, _busy(environment), now=timezone.now().timestamp())
     rows = [_row(one) for one in found.rows]
     states = [row.budget.state for row in rows]
     return show(
@@ -64,8 +63,18 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
         will=states.count("will_be_over"),
         warn_percent=WARN_PERCENT,
         # Only budgets that pods enforce as such need a newer agent.
-        unenforced=unenforced_words(environment_in(request)) if any(row.budget.title for row in rows) else "",
+        unenforced=unenforced_words(environment) if any(row.budget.title for row in rows) else "",
     )
+
+
+def rows_of_budget(environment: str, title: str) -> list[BudgetRow]:
+    """The use of the budget with this name; of a tier, by each of its busiest tenants."""
+    found = use_of_budget(environment, title, _busy(environment), now=timezone.now().timestamp())
+    return [_row(one) for one in found.rows]
+
+
+def _busy(environment: str) -> set[tuple[str, str]]:
+    return {(rule.tenant, rule.rule) for rule in figures(environment).rules if rule.tenant}
 
 
 def _row(budget: Budget) -> BudgetRow:

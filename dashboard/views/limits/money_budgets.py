@@ -17,6 +17,7 @@ from controlplane.policies.models import Dependency, Tier
 from controlplane.spending.budget_rows import OWNERS, Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import TextField, WholeField
+from dashboard.views.limits.budgets import rows_of_budget
 from dashboard.views.page import choices_of, context_of, find_named, not_found, text_parameter
 from dashboard.words.money_words import micro_usd_of, usd
 from dashboard.words.rate_words import amount_words
@@ -210,6 +211,7 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
         request,
         "budgets",
         row=row,
+        rows=rows_of_budget(environment_in(request), row.name),
         kind=kind,
         owner=owner,
         unit="USD" if money else row.measure,
