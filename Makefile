@@ -109,10 +109,11 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 	$(COMPILE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 	$(COMPILE) --group dramatiq -c requirements/dev.txt -o requirements/dramatiq.txt
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
+	$(COMPILE) --group langchain -c requirements/dev.txt -o requirements/langchain.txt
 	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-langchain .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -127,10 +128,11 @@ agent-environment: environment
 	@sh tools/environment.sh .venv-agent requirements/agent-test.txt
 	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
 
-# Job engines whose versions of redis-py exclude each other. The agent of this tree is tested with them.
+# Job engines whose versions of redis-py exclude each other, and LangChain. The agent of this tree is tested with them.
 engine-environments:
 	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
 	@sh tools/environment.sh .venv-arq requirements/arq.txt
+	@sh tools/environment.sh .venv-langchain requirements/langchain.txt
 
 # With the queue that only the benchmark of the backlog runs.
 queue-environments: engine-environments

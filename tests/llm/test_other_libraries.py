@@ -1,8 +1,7 @@
 """Libraries that make a client of OpenAI themselves, and take a client of httpx for it.
 
-LangChain's ``ChatOpenAI`` is one: it passes ``http_async_client`` and ``http_client`` to the classes of
-OpenAI, as is done here. LangChain itself is no dependency of the tests: it brings many packages, and a
-tokenizer that downloads its tables.
+LangChain's ``ChatOpenAI`` is one, which ``test_langchain`` runs: it passes ``http_async_client`` and
+``http_client`` to the classes of OpenAI, as is done here.
 """
 
 from pathlib import Path
