@@ -1,7 +1,9 @@
 """The client of LangChain, through our transports: in an environment of its own, as it brings a plugin."""
 
+import asyncio
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,8 @@ async def test_calls_of_langchain_are_counted_as_the_vendor_charges_them(
         "LANGSMITH_TRACING": "false",
     }
     program = [str(PYTHON), "-m", "tests.llm.langchain_app", f"{vendor.url}/v1"]
-    done = subprocess.run(
-        program, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=240)
+    done = await asyncio.to_thread(run, program, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     assert len(vendor.bill) == 4
     async with pod(limits, redis_url) as agent:
