@@ -312,6 +312,10 @@ def test_what_was_set_up_before_does_not_hide_the_incident(log_in: Any) -> None:
     assert "setup-3" not in timeline
     assert "Deployed web 4.2.0" in timeline
     assert "4 more from before it began" in timeline
+    report = text_of(text(olga, f"/incidents/{row.pk}/report"))
+    actions = report[report.index("Actions") : report.index("Markdown")]
+    assert "meanwhile" in actions
+    assert "setup" not in actions, "they are in the timeline"
     every = text_of(text(olga, f"/incidents/{row.pk}?lines=all"))
     assert "setup-0" in every
     assert "more from before" not in every

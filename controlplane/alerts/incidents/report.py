@@ -55,7 +55,11 @@ def report_of(incident: Incident) -> Report:
     acknowledged = _acknowledged(incident, end)
     affected = affected_by(incident, end)
     recovered = _recovered(incident)
-    done = [line for line in reversed(lines) if line.human and line.kind in _ACTIONS]
+    done = [
+        line
+        for line in reversed(lines)
+        if line.human and line.kind in _ACTIONS and line.at >= incident.started_at
+    ]
     return Report(
         incident=incident,
         started_at=incident.started_at,
