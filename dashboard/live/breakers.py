@@ -67,6 +67,11 @@ class Breaker(BreakerStatus):
         return count / max(1, trip.figures.calls)
 
     @property
+    def drawn_ratio(self) -> float:
+        """``shown_ratio``, but nothing of a breaker that a person forced open: no count opened it."""
+        return 0.0 if self.override is not None and self.face.kind == "forced" else self.shown_ratio
+
+    @property
     def shown_threshold(self) -> float:
         """The threshold that ``shown_ratio`` is compared with: another one after a trip by slow calls."""
         trip = self.trip

@@ -89,8 +89,7 @@ def ticket(text: str) -> SafeString | str:
 
 @register.simple_tag
 def ring(breaker: Breaker) -> SafeString:
-    ratio = 0.0 if breaker.override and breaker.face.kind == "forced" else breaker.shown_ratio
-    return plots.ring(breaker.face.kind, ratio, breaker.shown_threshold, label=breaker.label)
+    return plots.ring(breaker.face.kind, breaker.drawn_ratio, breaker.shown_threshold, label=breaker.label)
 
 
 @register.simple_tag
@@ -103,7 +102,7 @@ def strip(breaker: Breaker, small: bool = False) -> SafeString:
 @register.simple_tag
 def ratio_bar(breaker: Breaker) -> SafeString:
     css = "bar-fg" if breaker.quiet and not breaker.near else "bar-st"
-    return plots.bar([(css, breaker.shown_ratio * 100)], marks=[breaker.shown_threshold * 100])
+    return plots.bar([(css, breaker.drawn_ratio * 100)], marks=[breaker.shown_threshold * 100])
 
 
 @register.simple_tag

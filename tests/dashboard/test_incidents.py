@@ -43,6 +43,7 @@ FAILING = (
     TRIP,
     moved(NOW - 9000, "half_open", "closed", "probes_passed"),
 )
+FORCED = replace(TRIP, cause="forced_open", actor="olga", figures=None)
 OPEN = BreakerSeen(state="open", generation=9, since=NOW - 6, until=NOW + 40, calls=33, failures=2)
 CLOSED = BreakerSeen(state="closed", generation=9, since=NOW - 28, calls=33)
 
@@ -120,6 +121,16 @@ def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio,
     assert why.lower() in drawn("breaker", live)["hero"].lower()
     for html in (*drawn("overview", live).values(), *drawn("breakers", live).values()):
         assert "2/33" not in html
+
+
+def test_a_breaker_that_a_person_forced_open_has_an_empty_bar() -> None:
+    """Its bar of failures was full, though nothing was counted."""
+    moments = {"made_at": NOW - 30, "expires_at": NOW + 600}
+    forced = Override(mode="forced_open", reason="why", actor="olga", revision=3, **moments)
+    live = picture(transitions=(FORCED,), override=forced)
+    breaker = live.breakers[0]
+    assert (breaker.face.kind, breaker.shown_ratio, breaker.drawn_ratio) == ("forced", 1.0, 0.0)
+    assert 'class="ratio" data-value="0.000"' in drawn("breakers", live)["rows"]
 
 
 def test_the_card_of_a_breaker_without_a_known_probe_has_no_countdown():

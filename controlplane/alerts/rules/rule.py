@@ -156,7 +156,7 @@ class Threshold:
     def shown(self, severity: Severity) -> str:
         """``0.5 %``; empty for none."""
         limit = self.of(severity)
-        return "" if limit is None else f"{limit * self.scale:.10g} {self.unit}".strip()
+        return "" if limit is None else f"{limit * self.scale:,.10g} {self.unit}".strip()
 
     @property
     def words(self) -> str:
