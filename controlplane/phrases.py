@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import floor, log10
 
+from fuseboard.contract.budgets import MICRO_USD
+from fuseboard.contract.money import usd as usd
+
 
 def count(number: int, noun: str, *, grouped: bool = False) -> str:
     """``1 pod``, ``1200 pods``; grouped, ``1,200 pods``."""
@@ -60,13 +63,12 @@ def size(number: int) -> str:
     return f"{rounded(amount, 3)} {unit}"
 
 
-def usd(micro_usd: int) -> str:
-    """``1,234.50 USD``, ``0.0042 USD``, ``0 USD``: at least two digits that say something."""
-    sign, amount = "-" if micro_usd < 0 else "", abs(micro_usd)
-    if not amount:
-        return "0 USD"
-    digits = f"{amount / 1_000_000:,.2f}" if amount >= 100_000 else f"{amount / 1_000_000:.6f}".rstrip("0")
-    return f"{sign}{digits} USD"
+def amount_words(amount: int, measure: str, *, exact: bool = False) -> str:
+    """``1 call``, ``1,200 calls``, ``12.50 USD``, ``34,000 tokens``. ``exact`` as in ``usd``."""
+    if measure == MICRO_USD:
+        return usd(amount, exact=exact)
+    words = measure.replace("_", " ")
+    return f"{amount:,} {words.removesuffix('s') if amount == 1 else words}"
 
 
 def percent(share: float) -> str:

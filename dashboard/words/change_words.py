@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from controlplane.phrases import amount_words
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import WORDS
@@ -16,7 +17,7 @@ from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import OPTIONAL_TIMES
 from dashboard.words.limit_values import value_words
-from dashboard.words.rate_words import amount_words, limits_calls_at_once, rate_words
+from dashboard.words.rate_words import limits_calls_at_once, rate_words
 from dashboard.words.setting_lines import column_label, lower_first, setting_words, value_text
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 from fuseboard.contract.words import Algorithm
@@ -252,7 +253,7 @@ def _is_limit(name: str) -> bool:
 
 def _value_in(name: str, fields: Fields) -> str:
     if name in ("amount", "raised_to") and fields.get(name) and "measure" in fields:
-        return amount_words(fields[name], fields["measure"])
+        return amount_words(fields[name], fields["measure"], exact=True)
     if name in fields:
         return value_text(name, fields[name])
     if not fields:

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.fleet.mode_words import mode_change_words
+from controlplane.phrases import amount_words
 from controlplane.policies.limit_fields import WORDS
 from controlplane.status.incidents import CAUSES
-from dashboard.words.rate_words import amount_words, window_words
+from dashboard.words.rate_words import window_words
 from dashboard.words.setting_lines import lower_first, setting_words, value_text
 from dashboard.words.store_errors import store_error_words
 
@@ -196,7 +197,7 @@ def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
     # The amounts of a budget count its measure: people read them in its unit.
     for field in _AMOUNTS.intersection(flat) if "measure" in flat else ():
         if flat[field]:
-            flat[field] = amount_words(flat[field], flat["measure"])
+            flat[field] = amount_words(flat[field], flat["measure"], exact=True)
     return flat
 
 

@@ -39,11 +39,3 @@ def ends_words(columns: Fields) -> str:
     after = columns.get("returns_to")
     then = rate_words(after) if after else "the quota of its tier applies"
     return f"ends {datetime.fromisoformat(columns['expires_at']):%-d %b %H:%M} UTC, then {then}"
-
-
-def amount_words(amount: int, measure: str) -> str:
-    """``1 call``, ``1,200 calls``, ``12.50 USD``, ``34,000 tokens``."""
-    if measure == "micro_usd":
-        return f"{amount / 1_000_000:,.2f} USD"
-    words = measure.replace("_", " ")
-    return f"{amount:,} {words.removesuffix('s') if amount == 1 else words}"

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.spending.models import Model, Price
-from dashboard.words.money_words import micro_usd_of, usd
+from fuseboard.contract.money import micro_usd_of, usd_digits
 from tests.dashboard.editor_steps import page
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -144,7 +144,7 @@ def test_the_audit_names_the_prices_of_a_model_in_usd(log_in: Any) -> None:
 )
 def test_a_price_is_read_and_written_exactly(text: str, micro: int, shown: str) -> None:
     assert micro_usd_of(text) == micro
-    assert usd(micro) == shown
+    assert usd_digits(micro) == shown
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0000001", "1e3", "NaN", "٣", "1.2.3", "9" * 11])

@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.phrases import count, listed
+from controlplane.phrases import amount_words, count, listed
 from controlplane.policies.models import Tenant
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, Outage, outages
 from controlplane.reconciliation.report import (
@@ -25,7 +25,6 @@ from controlplane.reconciliation.report import (
 from controlplane.series.kinds import FLEET
 from controlplane.series.reading import read
 from dashboard.views.page import show, text_parameter
-from dashboard.words.rate_words import amount_words
 
 #: Without an outage, the page is about this time.
 _LAST = timedelta(hours=24)

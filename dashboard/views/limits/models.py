@@ -22,8 +22,9 @@ from controlplane.spending.present_prices import DatedPrice, dated_prices
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import LinesField, MomentField, TextField, WholeField
 from dashboard.views.page import choices_of, context_of, find_named, not_found
-from dashboard.words.money_words import PRICE_LABELS, WRONG_USD, micro_usd_of, usd
+from dashboard.words.money_words import PRICE_LABELS
 from fuseboard.contract.models import MAX_LONG
+from fuseboard.contract.money import WRONG_USD, micro_usd_of, usd_digits
 
 _MANY_LINES = 12_000
 #: The fields that show their errors.
@@ -205,7 +206,7 @@ def _line(row: Model) -> dict[str, Any]:
 
 def _price_line(dated: DatedPrice) -> dict[str, Any]:
     row = dated.row
-    amounts = {column: usd(getattr(row, column)) for column in PRICES}
+    amounts = {column: usd_digits(getattr(row, column)) for column in PRICES}
     return {
         **amounts,
         "start": start_text(row.starts_at),
@@ -220,7 +221,9 @@ def _more(row: Price) -> list[str]:
     """The parts that few prices have, in words."""
     found = [f"batch {row.batch_percent} %"] if row.batch_percent != 100 else []
     if row.long_above:
-        longs = ", ".join(f"{PRICE_LABELS[each]} {usd(getattr(row, f'long_{each}'))}" for each in PRICES)
+        longs = ", ".join(
+            f"{PRICE_LABELS[each]} {usd_digits(getattr(row, f'long_{each}'))}" for each in PRICES
+        )
         found.append(f"above {row.long_above:,} tokens of input: {longs}")
     return found
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.output import say, say_json, say_result, say_revision, table
+from fuseboard.contract.money import usd
 
 #: The options of a price, in micro-USD per million tokens, and what each is of.
 AMOUNTS = {
@@ -110,15 +111,9 @@ def remove(client: Client, given: argparse.Namespace) -> None:
 
 def _present(model: Model) -> str:
     price = next((price for price in model.prices if price.applies), None)
-    return f"{_usd(price.input)} / {_usd(price.output)}" if price else "no price"
+    return f"{usd(price.input, exact=True)} / {usd(price.output, exact=True)}" if price else "no price"
 
 
 def _amounts(price: Price) -> tuple[str, ...]:
-    return tuple(_usd(amount) for amount in (price.input, price.cached, price.written, price.output))
-
-
-def _usd(amount: int) -> str:
-    """Micro-USD as USD: whole cents, or as exact as the price is."""
-    text = f"{amount // 1_000_000}.{amount % 1_000_000:06}".rstrip("0")
-    whole, _, cents = text.partition(".")
-    return f"${whole}.{cents:0<2}"
+    amounts = (price.input, price.cached, price.written, price.output)
+    return tuple(usd(amount, exact=True) for amount in amounts)

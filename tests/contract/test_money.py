@@ -1,0 +1,39 @@
+"""Money as people read and type it."""
+
+import pytest
+
+from fuseboard.contract.budgets import MAX_BUDGET
+from fuseboard.contract.money import micro_usd_of, usd, usd_digits
+
+
+@pytest.mark.parametrize(
+    ("micro", "shown", "exact"),
+    [
+        (0, "0 USD", "0 USD"),
+        (1, "0.000001 USD", "0.000001 USD"),
+        (4_000, "0.004 USD", "0.004 USD"),
+        (75_000, "0.075 USD", "0.075 USD"),
+        (99_999, "0.099999 USD", "0.099999 USD"),
+        (104_999, "0.10 USD", "0.104999 USD"),
+        (2_500_000, "2.50 USD", "2.50 USD"),
+        (12_505_000, "12.51 USD", "12.505 USD"),
+        (50_000_000_000, "50,000.00 USD", "50,000.00 USD"),
+        (-4_000, "-0.004 USD", "-0.004 USD"),
+        (-1_234_567_890, "-1,234.57 USD", "-1,234.56789 USD"),
+        (MAX_BUDGET, "9,007,199,254.74 USD", "9,007,199,254.740991 USD"),
+    ],
+)
+def test_money_has_the_digits_that_matter(micro: int, shown: str, exact: str) -> None:
+    assert (usd(micro), usd(micro, exact=True)) == (shown, exact)
+
+
+@pytest.mark.parametrize("micro", [0, 1, 4_000, 75_000, 2_500_000, 50_000_000_000, MAX_BUDGET])
+def test_what_a_form_shows_is_what_it_reads(micro: int) -> None:
+    assert micro_usd_of(usd_digits(micro)) == micro
+    assert micro_usd_of(f" ${usd_digits(micro)} ") == micro
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1.0000001", "1e3", "\u0661", "12345678901"])
+def test_what_is_no_amount_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"such as 2\.50"):
+        micro_usd_of(text)
