@@ -31,6 +31,7 @@ from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import VERSIONED
 from controlplane.schedules.edits import keep_schedule
 from controlplane.schedules.models import Needs
+from controlplane.spending.budget_fields import is_over
 from controlplane.spending.model_checks import BEGUN, rewritten
 from controlplane.validation import Problems, check_reason
 
@@ -173,6 +174,7 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
         ) as revision:
             check_base(row, making=revision.number)
             check_prices(row, changes)
+            check_raises(changes)
             _write_audit_lines(row, changes, revision)
             write_changes(revision, changes)
             row.revision = revision.number
@@ -192,6 +194,15 @@ def check_prices(row: ChangeRequest, changes: Sequence[Changed]) -> None:
             before, after = (limits_in("prices", fields) for fields in (change.before, change.after))
             if any(rewritten(before, after, now)):
                 raise InvalidEdit({"request": [f"{change.name}: {BEGUN}"]})
+
+
+def check_raises(changes: Sequence[Changed]) -> None:
+    """Raise ``InvalidEdit`` if the raise of a budget was over before the request for it was approved."""
+    now = timezone.now()
+    for change in changes:
+        if change.kind == "budget" and is_over(change.after, now) and not is_over(change.before, now):
+            text = f"The raise of budget {change.name} is over by now: rebase the request, or withdraw it."
+            raise InvalidEdit({"request": [text]})
 
 
 def _write_audit_lines(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:

@@ -13,6 +13,10 @@ from controlplane.policies.fields import Fields, different
 RATE = frozenset({"limit", "window_s", "burst", "algorithm", "period", "expires_at", "returns_to"})
 _LIMITS = frozenset({"quotas", "vendor_limits", "subject_limits"})
 
+#: The fields of the raise of a budget, and their unit.
+_RAISE = frozenset({"raised_to", "raised_until"})
+RAISE = "raise"
+
 #: The unit of a thing that is created or removed.
 WHOLE = ""
 
@@ -115,10 +119,13 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
 def _setting(name: str) -> str:
     """Return the field itself, or what it only makes sense with.
 
-    That is the rate of a template, a part of a protection, whose values are checked together, or a price.
+    That is the rate of a template, the raise of a budget, a part of a protection, whose values are checked
+    together, or a price.
     """
     if name in RATE:
         return "rate"
+    if name in _RAISE:
+        return RAISE
     first, _, rest = name.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first in ("protection", "prices") else name
 

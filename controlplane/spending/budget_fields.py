@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controlplane.phrases import amount_words
 from controlplane.spending.budget_rows import OWNERS, Account, Budget
 from controlplane.validation import Problems
 from fuseboard.contract import budgets as contract
@@ -25,6 +26,8 @@ NEW_BUDGET: Fields = {
 }
 #: The fields of a budget, in the order in which files and pages have them.
 BUDGET_FIELDS = (*OWNERS, "amount", "measure", "period", *list(NEW_BUDGET)[len(OWNERS) + 1 :])
+#: The fields of a raise of a budget, as they are without one.
+NOT_RAISED: Fields = {"raised_to": 0, "raised_until": ""}
 #: The longest time for which a budget is raised.
 MAX_RAISED = timedelta(days=31)
 
@@ -57,6 +60,17 @@ def budget_of(row: Budget) -> contract.Budget:
         warn_percent=row.warn_percent,
         at_100=row.at_100,
     )
+
+
+def is_over(fields: Fields | None, at: datetime) -> bool:
+    """Whether these are the fields of a budget whose raise is over."""
+    until = (fields or {}).get("raised_until")
+    return bool(until) and datetime.fromisoformat(str(until)) <= at
+
+
+def without_ended_raise(fields: Fields, at: datetime) -> Fields:
+    """Return the fields of a budget without a raise that is over: no edit brings one back."""
+    return fields | NOT_RAISED if is_over(fields, at) else fields
 
 
 def check_names(problems: Problems, field: str, value: Any) -> None:
@@ -116,13 +130,22 @@ def wrong_budget(
         yield "measure", "A limit counts calls. A budget counts another cost, such as micro_usd."
     if fields["instead_of"] and not fields["tenant"]:
         yield "instead_of", "Only the budget of a tenant can replace one of its tier."
-    until, was = fields["raised_until"], (before or {}).get("raised_until", "")
-    if bool(until) != bool(fields["raised_to"]):
+    yield from _wrong_raise(fields, before or {}, now)
+
+
+def _wrong_raise(fields: Fields, before: Fields, now: datetime) -> Iterator[tuple[str, str]]:
+    """A raise that stays as it is may be less than a newer amount: it changes nothing then."""
+    to, until = fields["raised_to"], fields["raised_until"]
+    if bool(until) != bool(to):
         yield "raised_until", "Say both: how much it is raised to, and until when."
-    elif until and until != was:
-        ends = datetime.fromisoformat(until)
-        if not now < ends <= now + MAX_RAISED:
-            yield "raised_until", f"Choose a time within the next {MAX_RAISED.days} days."
+        return
+    if not until or all(fields[field] == before.get(field, usual) for field, usual in NOT_RAISED.items()):
+        return
+    if to <= fields.get("amount", 0):
+        amount = amount_words(fields["amount"], fields["measure"])
+        yield "raised_to", f"The budget is {amount} already: raise it to more, or change its amount."
+    if until != before.get("raised_until") and not now < datetime.fromisoformat(until) <= now + MAX_RAISED:
+        yield "raised_until", f"Choose a time within the next {MAX_RAISED.days} days."
 
 
 def wrong_together(state: Mapping[tuple[str, str], Any]) -> Iterator[tuple[str, str, str, str]]:

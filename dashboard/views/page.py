@@ -121,8 +121,8 @@ def choices_of(model: type[_Named], environment: str, first: str) -> list[tuple[
 
 
 def find_named(rows: QuerySet[_Row], name: str) -> _Row | None:
-    """The row that an address names: bounded, and without NUL, which Postgres does not store."""
-    return rows.filter(name=name[:64].replace("\x00", "")).first()
+    """The row that an address names, exactly. Postgres stores no NUL."""
+    return None if "\x00" in name else rows.filter(name=name).first()
 
 
 def owned_by(environment: str, services: Collection[str]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.history import Changed
 from controlplane.policies.state import read_budgets, read_entity
+from controlplane.spending.budget_fields import NOT_RAISED
 from controlplane.spending.budget_rows import Budget
 
 #: The most raised budgets that end with one revision.
@@ -78,13 +79,20 @@ def raise_budget(
     reason: str,
     actor: Actor,
 ) -> int:
-    """Raise a budget for some minutes. Then its amount applies again."""
+    """Raise a budget for some minutes. Then its amount applies again.
+
+    Raises ``InvalidEdit`` for an ``amount`` that is not more than that of the budget.
+    """
     if amount <= 0:
         raise InvalidEdit({"amount": ["Enter an amount of more than 0."]})
     until = timezone.now().replace(microsecond=0) + timedelta(minutes=minutes)
     typed = {"raised_to": amount, "raised_until": until.astimezone(UTC).isoformat()}
     edit = EntityEdit(environment, "budget", budget, typed=typed, version=expected_version)
-    return save_call(edit, reason=reason, actor=actor, action="budget.raised")
+    try:
+        return save_call(edit, reason=reason, actor=actor, action="budget.raised")
+    except InvalidEdit as error:
+        given = {"raised_to": "amount", "raised_until": "minutes"}
+        raise InvalidEdit({given.get(field, field): said for field, said in error.errors.items()}) from error
 
 
 def remove_budget(
@@ -123,7 +131,7 @@ def lower_raised_budgets() -> list[tuple[str, str]]:
             changes = []
             for name in names:
                 before = state["budget", name]
-                changes.append(Changed("budget", name, before, before | {"raised_to": 0, "raised_until": ""}))
+                changes.append(Changed("budget", name, before, before | NOT_RAISED))
             for change in changes:
                 revision.audit_change("budget.lowered", change)
             write_changes(revision, changes)

@@ -18,10 +18,11 @@ from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed, changes_between
-from controlplane.policies.merge import WHOLE, merge, units
+from controlplane.policies.merge import RAISE, WHOLE, merge, units
 from controlplane.policies.models import Change
 from controlplane.policies.models import Revision as RevisionRow
 from controlplane.policies.state import EntityKey, State, read_state, tenants_following
+from controlplane.spending.budget_fields import NOT_RAISED, is_over
 from controlplane.validation import check_reason
 
 #: The choice for a unit that another edit has changed since.
@@ -237,12 +238,18 @@ def _without_ended(
 ) -> tuple[Fields | None, list[str]]:
     """Return the earlier state without temporary quotas that would be over by now, and their units.
 
-    Where the quota exists now, it stays. Where it does not, the quota that applied afterwards returns.
+    Where the quota exists now, it stays. Where it does not, the quota that applied afterwards returns. The
+    raise of a budget stays as it is now.
     """
     before = change.before
     if before is None:
         return None, []
     kept, over = dict(before), []
+    if change.kind == "budget" and is_over(before, timezone.now()):
+        after = change.after or NOT_RAISED
+        if now is not None and all(before[field] == after[field] for field in NOT_RAISED):
+            return before, []
+        return kept | {field: (now or NOT_RAISED)[field] for field in NOT_RAISED}, [RAISE] if now else []
     prefix = PREFIX.get(change.kind, "")
     present = now or {}
     for limit, columns in limits_in(prefix, before).items():

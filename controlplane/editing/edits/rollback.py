@@ -1,5 +1,7 @@
 """Restores an earlier configuration as a new revision, so that the history stays complete."""
 
+from django.utils import timezone
+
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
@@ -9,6 +11,7 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, first_recorded, states_as_of
 from controlplane.policies.state import State, names_of, read_state
+from controlplane.spending.budget_fields import without_ended_raise
 from controlplane.validation import check_reason
 
 
@@ -40,8 +43,12 @@ def rollback(
 
 
 def changes_back(environment: str, to_revision: int) -> list[Changed]:
-    """Return what a rollback to that revision would change now."""
-    then = states_as_of(environment, to_revision)
+    """Return what a rollback to that revision would change now. No raise returns that is over."""
+    at = timezone.now()
+    then = {
+        (kind, name): without_ended_raise(fields, at) if kind == "budget" and fields else fields
+        for (kind, name), fields in states_as_of(environment, to_revision).items()
+    }
     tenants = names_of(then, "tenant")
     now: State = read_state(environment, tenants=tenants)
     return [

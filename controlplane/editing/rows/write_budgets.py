@@ -1,52 +1,65 @@
-from collections.abc import Sequence
+"""Writes accounts and budgets, with a few statements for any number of them."""
+
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any
 
 from controlplane.editing.revise import Revision
-from controlplane.editing.rows.first_version import first_version
+from controlplane.editing.rows.first_version import first_versions
 from controlplane.policies.fields import Fields
-from controlplane.policies.history import Changed
+from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import Tenant
-from controlplane.spending.budget_fields import BUDGET_FIELDS
+from controlplane.spending.budget_fields import BUDGET_FIELDS, NEW_ACCOUNT
 from controlplane.spending.budget_rows import Account, Budget
 
 
 def write_accounts(revision: Revision, changes: Sequence[Changed]) -> None:
-    rows = Account.objects.filter(environment_id=revision.environment)
-    rows.filter(name__in=[change.name for change in changes if change.after is None]).delete()
-    for change in changes:
-        if change.after is not None:
-            row = rows.filter(name=change.name).first() or Account(
-                environment_id=revision.environment,
-                name=change.name,
-                version=first_version(revision, "account", change.name),
-            )
-            row.hosts, row.pools = change.after["hosts"], change.after["pools"]
-            row.version += 1
-            row.save()
+    _write(revision, "account", Account, changes, lambda fields: {name: fields[name] for name in NEW_ACCOUNT})
 
 
 def write_budgets(revision: Revision, changes: Sequence[Changed]) -> None:
     """Write budgets. The records of the tenants that have them change too, so pods fetch these again."""
-    rows = Budget.objects.filter(environment_id=revision.environment)
-    rows.filter(name__in=[change.name for change in changes if change.after is None]).delete()
-    for change in changes:
-        if change.after is not None:
-            _put(revision, rows.filter(name=change.name).first(), change.name, change.after)
+    _write(revision, "budget", Budget, changes, _columns)
     owners = {
         (fields or {}).get("tenant", "") for change in changes for fields in (change.before, change.after)
     }
-    Tenant.objects.filter(environment_id=revision.environment, key__in=owners - {""}, deleted=False).update(
-        changed_revision=revision.number
+    if tenants := owners - {""}:
+        rows = Tenant.objects.filter(environment_id=revision.environment, key__in=tenants, deleted=False)
+        rows.update(changed_revision=revision.number)
+
+
+def _columns(fields: Fields) -> Fields:
+    ends = fields["raised_until"]
+    raised = {
+        "raised_to": fields["raised_to"] or None,
+        "raised_until": datetime.fromisoformat(ends) if ends else None,
+    }
+    return {column: fields[column] for column in BUDGET_FIELDS} | raised
+
+
+def _write(
+    revision: Revision,
+    kind: str,
+    model: type[Any],
+    changes: Sequence[Changed],
+    columns_of: Callable[[Fields], Fields],
+) -> None:
+    rows = model._default_manager.filter(environment_id=revision.environment)
+    removed = [change.name for change in changes if change.after is None]
+    if removed:
+        rows.filter(name__in=removed).delete()
+    put = {change.name: columns_of(change.after) for change in changes if change.after is not None}
+    if not put:
+        return
+    versions = dict(rows.filter(name__in=list(put)).values_list("name", "version"))
+    versions |= first_versions(revision, kind, put.keys() - versions.keys())
+    model._default_manager.bulk_create(
+        [
+            model(environment_id=revision.environment, name=name, version=versions[name] + 1, **columns)
+            for name, columns in put.items()
+        ],
+        batch_size=ROWS_PER_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["environment", "name"],
+        update_fields=["version", *next(iter(put.values()))],
     )
-
-
-def _put(revision: Revision, row: Budget | None, name: str, fields: Fields) -> None:
-    if row is None:
-        version = first_version(revision, "budget", name)
-        row = Budget(environment_id=revision.environment, name=name, version=version)
-    for column in BUDGET_FIELDS:
-        setattr(row, column, fields[column])
-    row.raised_to = fields["raised_to"] or None
-    row.raised_until = datetime.fromisoformat(fields["raised_until"]) if fields["raised_until"] else None
-    row.version += 1
-    row.save()

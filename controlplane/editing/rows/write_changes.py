@@ -4,7 +4,10 @@ The order keeps every reference valid: things that others refer to are created f
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+from django.utils import timezone
 
 from controlplane.editing.revise import Revision
 from controlplane.editing.rows.first_version import first_version
@@ -30,6 +33,7 @@ from controlplane.policies.models import (
 )
 from controlplane.policies.protection import Document, flat_protection, protection_in
 from controlplane.policies.runbook_texts import runbook_row
+from controlplane.spending.budget_fields import without_ended_raise
 
 
 def write_changes(
@@ -37,11 +41,12 @@ def write_changes(
 ) -> None:
     """Write every changed thing as it is after the change, and add the changes to the revision.
 
-    ``before`` must be the present state in the database, and ``after`` must be checked. Raises
-    ``InvalidEdit`` for a removed thing that is still in use.
+    ``before`` must be the present state in the database, and ``after`` must be checked. A raise of a budget
+    that is over is left out. Raises ``InvalidEdit`` for a removed thing that is still in use.
     """
     kinds = ("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget")
     by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
+    changes = _without_ended_raises(changes)
     for change in changes:
         by_kind[change.kind].append(change)
     _put_templates(revision, by_kind["template"])
@@ -60,6 +65,16 @@ def write_changes(
     _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
     _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
     revision.changes.extend(changes)
+
+
+def _without_ended_raises(changes: Sequence[Changed]) -> Sequence[Changed]:
+    at = timezone.now()
+    return [
+        replace(change, after=without_ended_raise(change.after, at))
+        if change.kind == "budget" and change.after
+        else change
+        for change in changes
+    ]
 
 
 def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:

@@ -14,12 +14,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
+from controlplane.phrases import amount_words
 from controlplane.policies.models import Dependency
 from controlplane.spending.budget_rows import Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import LinesField, TextField, TextsField
 from dashboard.views.page import context_of, find_named, names_of, not_found
-from dashboard.words.rate_words import amount_words
 
 _MANY_LINES = 8_000
 
@@ -138,5 +138,7 @@ def _dependencies(environment: str, chosen: list[str]) -> list[str]:
 def _budgets_by_account(environment: str) -> Mapping[str, list[tuple[str, str]]]:
     found: Mapping[str, list[tuple[str, str]]] = defaultdict(list)
     for row in Budget.objects.filter(environment=environment).exclude(account="").order_by("name"):
-        found[row.account].append((row.name, f"{amount_words(row.amount, row.measure)} per {row.period}"))
+        found[row.account].append(
+            (row.name, f"{amount_words(row.amount, row.measure, exact=True)} per {row.period}")
+        )
     return found

@@ -13,15 +13,15 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
+from controlplane.phrases import amount_words
 from controlplane.policies.models import Dependency, Tier
 from controlplane.spending.budget_rows import OWNERS, Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import TextField, WholeField
 from dashboard.views.limits.budgets import rows_of_budget
 from dashboard.views.page import choices_of, context_of, find_named, not_found, text_parameter
-from dashboard.words.money_words import micro_usd_of, usd
-from dashboard.words.rate_words import amount_words
 from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD, AtSpent
+from fuseboard.contract.money import micro_usd_of, usd, usd_digits
 
 WHOSE = (
     ("account", "An account: all its pools together"),
@@ -61,7 +61,7 @@ class _AmountForm(EditForm):
             except ValueError as error:
                 raise InvalidEdit({"amount": [str(error)]}) from None
             if amount > MAX_BUDGET:
-                raise InvalidEdit({"amount": [f"Enter at most {usd(MAX_BUDGET)} USD."]})
+                raise InvalidEdit({"amount": [f"Enter at most {usd(MAX_BUDGET, exact=True)}."]})
             return amount
         plain = text.strip().replace(",", "")
         if not (plain.isascii() and plain.isdecimal() and len(plain) <= 16):
@@ -215,10 +215,10 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
         kind=kind,
         owner=owner,
         unit="USD" if money else row.measure,
-        amount=amount_words(row.amount, row.measure),
-        raised=None if row.raised_to is None else amount_words(row.raised_to, row.measure),
-        plain=usd(row.amount) if money else str(row.amount),
-        more=usd(more) if money else str(more),
+        amount=amount_words(row.amount, row.measure, exact=True),
+        raised=None if row.raised_to is None else amount_words(row.raised_to, row.measure, exact=True),
+        plain=usd_digits(row.amount) if money else str(row.amount),
+        more=usd_digits(more) if money else str(more),
         at_100=AT_100,
         at_100_words=dict(AT_100).get(row.at_100, row.at_100),
         minutes=[(str(number), words) for number, words in RAISED_MINUTES],

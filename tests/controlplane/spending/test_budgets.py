@@ -164,8 +164,8 @@ def test_a_file_says_the_end_of_a_raise_in_any_zone(common: dict[str, Any]) -> N
         ({"tier": "pro", "at_100": "explode"}, "at_100"),
         ({"tier": "pro", "warn_percent": 101}, "warn_percent"),
         ({"tier": "pro", "instead_of": "other"}, "instead_of"),
-        ({"tier": "pro", "raised_to": 5}, "raised_until"),
-        ({"tier": "pro", "raised_to": 5, "raised_until": "2020-01-01T00:00:00+00:00"}, "raised_until"),
+        ({"tier": "pro", "raised_to": 9}, "raised_until"),
+        ({"tier": "pro", "raised_to": 9, "raised_until": "2020-01-01T00:00:00+00:00"}, "raised_until"),
     ],
 )
 def test_a_wrong_value_is_reported_at_its_field(
@@ -175,6 +175,31 @@ def test_a_wrong_value_is_reported_at_its_field(
         edits.set_budget(budget="wrong", **{"amount": 5, "period": "day", **given}, **common)
     assert list(error.value.errors) == [field]
     assert not Row.objects.exists()
+
+
+def test_a_file_with_many_accounts_and_budgets_is_written_with_a_few_statements(
+    common: dict[str, Any],
+) -> None:
+    def write(many: int, amount: int) -> int:
+        accounts = [f"  account-{number}: {{hosts: [api-{amount}.example]}}" for number in range(many)]
+        budgets = [
+            f"  budget-{number}: {{account: account-{number}, amount: {amount}, period: day}}"
+            for number in range(many)
+        ]
+        text = "\n".join(["accounts:", *accounts, "budgets:", *budgets])
+        with CaptureQueriesContext(connection) as captured:
+            apply(text, common["actor"])
+        return len(captured)
+
+    few = write(2, 1)
+    assert write(60, 2) <= few + 2
+    assert write(60, 3) <= few + 2
+    assert Row.objects.filter(amount=3, version=2).count() == 58
+    assert Row.objects.filter(amount=3, version=3).count() == 2
+    apply("accounts: {}\nbudgets: {}", common["actor"], prune=True)
+    write(2, 4)
+    # An entity that returns has no version that a client has read.
+    assert all(version > 3 for version in Row.objects.values_list("version", flat=True))
 
 
 def test_what_is_used_is_not_removed(common: dict[str, Any]) -> None:
