@@ -5,9 +5,13 @@ from collections.abc import Collection
 from django.db.models import Q, QuerySet
 
 from controlplane.fleet.models import Server, ServerState
+from controlplane.phrases import count, listed
+from controlplane.policies.newer_settings import WITH_BUDGETS
 
 _LIVE = (ServerState.ONLINE, ServerState.LATE, ServerState.UNKNOWN)
 _NAMED = 3
+#: Pods that enforce no budget are listed: each lets calls pass that others refuse.
+MAX_NAMED = 50
 
 
 def older_scripts_words(environment: str) -> str:
@@ -21,9 +25,17 @@ def older_scripts_words(environment: str) -> str:
 
 def ignored_words(environment: str, settings: Collection[str]) -> str:
     """The settings that an older agent does not know, and that so have no effect in these pods; or empty."""
-    if not settings:
-        return ""
-    return _words(_older(environment), f"{', '.join(settings)} do not apply there. Update them first.")
+    late = [one for one in settings if one in WITH_BUDGETS]
+    groups = (
+        (_older(environment), [one for one in settings if one not in WITH_BUDGETS]),
+        (_unenforcing(environment), late),
+    )
+    texts = [
+        _words(pods, f"{', '.join(named)} do not apply there. Update them first.")
+        for pods, named in groups
+        if named
+    ]
+    return " ".join(filter(None, texts))
 
 
 def dividing_words(environment: str) -> str:
@@ -36,12 +48,22 @@ def dividing_words(environment: str) -> str:
 
 
 def unenforced_words(environment: str) -> str:
-    """The pods that enforce no budget; empty if there are none."""
-    return _words(_live(environment).filter(enforces_budgets=False), "no budget applies there. Update them.")
+    """``3 of 20 pods do not enforce budgets``, and which; empty if all enforce them."""
+    names = list(_unenforcing(environment).order_by("name").values_list("name", flat=True))
+    if not names:
+        return ""
+    of = count(_live(environment).count(), "pod", grouped=True)
+    do = "does" if len(names) == 1 else "do"
+    named = listed(names, MAX_NAMED)
+    return f"{len(names):,} of {of} {do} not enforce budgets: their agents are older ({named}). Update them."
 
 
 def _live(environment: str) -> QuerySet[Server]:
     return Server.objects.filter(environment=environment, state__in=_LIVE)
+
+
+def _unenforcing(environment: str) -> QuerySet[Server]:
+    return _live(environment).filter(enforces_budgets=False)
 
 
 def _older(environment: str) -> QuerySet[Server]:

@@ -1,4 +1,4 @@
-"""Settings that agents of version 0.1.0 do not know. They apply the rest of the policy."""
+"""Settings that older agents do not know. They apply the rest of the policy."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,11 +7,17 @@ from controlplane.policies.fields import Fields, dependency_fields, environment_
 from controlplane.policies.history import Changed
 from controlplane.policies.models import STREAM_COLUMNS, Dependency
 from controlplane.policies.protection import protection_in
-from controlplane.spending.models import Budget, Model
+from controlplane.spending.models import Account, Budget, Model
 
 SHARED_SLOTS = "shared idle slots"
 _MODELS = "models and prices"
+_ACCOUNTS = "accounts"
 _BUDGETS = "budgets"
+_LEFT = "what vendors have left"
+_FOLLOWED = "limits that follow their vendors"
+_STORE_WAIT = "waits for Redis"
+#: Settings that came with budgets: an agent that enforces no budget does not know them.
+WITH_BUDGETS = frozenset((_MODELS, _ACCOUNTS, _BUDGETS, _LEFT, _FOLLOWED, _STORE_WAIT))
 
 
 def newer_settings(environment: str) -> list[str]:
@@ -22,6 +28,8 @@ def newer_settings(environment: str) -> list[str]:
         found.update(_of_dependency(dependency_fields(row)))
     if Model.objects.filter(environment=environment).exists():
         found.add(_MODELS)
+    if Account.objects.filter(environment=environment).exists():
+        found.add(_ACCOUNTS)
     if Budget.objects.filter(environment=environment).exists():
         found.add(_BUDGETS)
     return sorted(found)
@@ -43,9 +51,9 @@ def _of_environment(fields: Fields) -> Iterator[str]:
     if "tuning.ipv6_prefix" in fields:
         yield "networks of IPv6 callers"
     if "tuning.remaining_for_ms" in fields:
-        yield "what vendors have left"
+        yield _LEFT
     if "tuning.vendor_floor_percent" in fields:
-        yield "limits that follow their vendors"
+        yield _FOLLOWED
 
 
 def _of_dependency(fields: Fields) -> Iterator[str]:
@@ -53,11 +61,16 @@ def _of_dependency(fields: Fields) -> Iterator[str]:
     if any(fields.get(column) for column in STREAM_COLUMNS):
         yield "times of streams"
     if fields.get("store_wait_ms"):
-        yield "waits for Redis"
+        yield _STORE_WAIT
     if any(protection.get("timeouts_ms", ())):
         yield "timeouts of tiers"
     if protection.get("bulkhead", {}).get("share_idle"):
         yield SHARED_SLOTS
+
+
+def _of_account(fields: Fields) -> Iterator[str]:
+    if fields:
+        yield _ACCOUNTS
 
 
 def _of_budget(fields: Fields) -> Iterator[str]:
@@ -74,5 +87,6 @@ _READ = {
     "environment": _of_environment,
     "dependency": _of_dependency,
     "model": _of_model,
+    "account": _of_account,
     "budget": _of_budget,
 }

@@ -255,7 +255,9 @@ def _spent(
         spent_key(row.tenant, row.dependency, row.name) for row in found.rows if row.spent is None
     )
     because = f"Redis gives no answer, or an error, for {len(unread)} of {len(found.rows)}"
-    spent = tuple(sorted(known, key=lambda one: -one.share)[:MAX_SPENT])
+    # The nearest to their warning are kept: a budget can warn when little is spent.
+    known.sort(key=lambda one: -one.share * 100 / (one.warn_percent or 100))
+    spent = tuple(sorted(known[:MAX_SPENT], key=lambda one: -one.share))
     return spent, _Unread(because, unread) if unread else None
 
 

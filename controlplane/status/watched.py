@@ -122,10 +122,19 @@ class Spent:
     shadow: bool
     #: When the period ends, in unix seconds.
     ends: float
+    #: Only of a budget: its name in the configuration, its account, and at how many percent it warns.
+    title: str = ""
+    account: str = ""
+    warn_percent: int = 0
 
     @property
     def share(self) -> float:
         return self.spent / self.limit if self.limit else 1.0
+
+    @property
+    def owner(self) -> str:
+        """The owner of a budget, in words."""
+        return self.tenant or self.dependency or f"account {self.account}"
 
     @property
     def key(self) -> str:

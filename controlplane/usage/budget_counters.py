@@ -103,6 +103,17 @@ def tenant_counters(environment: str) -> Iterable[BudgetCounter]:
             )
 
 
+def counter_of(environment: str, row: Budget, tenant: str = "") -> BudgetCounter | None:
+    """The counter of a budget; that of a tier has one for each tenant. ``None`` if it does not count it."""
+    if not (row.tier or row.tenant):
+        found = [one for one in shared_counters(environment) if one.row.pk == row.pk]
+    elif row.tenant:
+        found = [one for one in tenant_counters(environment) if one.row.pk == row.pk]
+    else:
+        found = [one for one in tier_counters(environment, [tenant]) if one.row.pk == row.pk]
+    return found[0] if found else None
+
+
 def _parents(environment: str, tenants: Iterable[Tenant]) -> dict[str, str]:
     parents = {tenant.parent for tenant in tenants} - {""}
     rows = Tenant.objects.filter(environment=environment, key__in=parents, deleted=False)

@@ -205,7 +205,8 @@ def _cleared(environment: str, now: float) -> dict[tuple[str, str, str], float]:
     for kind, name, after, at in rows.order_by("at").values_list("target_kind", "target_name", "after", "at"):
         of = after or {}
         tenant = name if kind == "tenant" else ""
-        dependency = of.get("dependency", "") if tenant else name
+        # That of an account has its name in the limit.
+        dependency = of.get("dependency", "") if tenant else name if kind == "dependency" else ""
         found[tenant, dependency, of.get("limit", "")] = at.timestamp()
     return found
 

@@ -12,11 +12,12 @@ from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
-from controlplane.errors import NotFound, find
+from controlplane.errors import InvalidEdit, NotFound, find
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, Tenant, Tier
 from controlplane.redis.scripts import limits
+from controlplane.usage.budget_counters import BudgetCounter, counter_of
 from controlplane.validation import Problems
 from fuseboard.contract import keys
 from fuseboard.contract.addresses import counted_address
@@ -31,32 +32,51 @@ DOWN = "Redis does not answer, and it has the counter. Try again when it is back
 def clear_counter(
     *,
     environment: str,
-    limit: str,
     reason: str,
     actor: Actor,
+    limit: str = "",
+    budget: str = "",
     tenant: str = "",
     dependency: str = "",
     values: Mapping[str, str] | None = None,
 ) -> bool:
     """Clear the counter of a quota of ``tenant``, of a vendor limit of ``dependency``, of a tenant's quota on
-    calls to ``dependency``, or of a limit of callers. ``values``: of what it counts by, such as ``ip``.
+    calls to ``dependency``, or of a limit of callers. ``values``: of what it counts by, such as ``ip``. Or
+    that of a ``budget``; the budget of a tier has one for each ``tenant``.
 
     Returns whether anything was counted. Raises ``InvalidEdit``, ``NotFound`` and ``redis.RedisError``.
     """
     problems = Problems()
     problems.reason(reason)
-    if not limit:
+    if not (limit or budget):
         problems.add("limit", "Enter the name of a limit, such as requests.")
+    if limit and budget:
+        problems.add("budget", "Enter a limit or a budget, not both.")
     if tenant and not is_subject(tenant):
         problems.add("tenant", _SUBJECT)
     problems.settle()
     row = environment_of(environment)
+    if budget:
+        one = _budget(problems, row, budget, tenant, dependency)
+        kind, name = ("tenant", one.tenant) if one.tenant else one.row.owner
+        about = {"limit": one.columns.name, "budget": budget}
+        return _clear(row, one.key, kind, name, about, reason=reason, actor=actor)
     found = _limit(row, tenant, dependency, limit)
     if found.algorithm == Algorithm.CONCURRENCY:
         problems.add("limit", "Its slots belong to calls that run. They are free when the calls end.")
     counted = _counted_by(problems, row, found, values or {})
     problems.settle()
     key = _key(row, found, tenant, dependency, counted)
+    kind = "tenant" if tenant else "dependency" if dependency else "subject"
+    # The values are left out: they are a caller, and the audit is never deleted.
+    about = {"limit": limit} | ({"dependency": dependency} if tenant and dependency else {})
+    about |= {"per": ", ".join(found.per)} if found.per else {}
+    return _clear(row, key, kind, tenant or dependency or "a caller", about, reason=reason, actor=actor)
+
+
+def _clear(
+    row: Environment, key: str, kind: str, name: str, about: dict[str, str], *, reason: str, actor: Actor
+) -> bool:
     with transaction.atomic():
         # The counter is cleared only while Postgres can keep the entry.
         acting(actor)
@@ -64,17 +84,29 @@ def clear_counter(
         record(
             actor=actor,
             action="counter.cleared",
-            target_kind="tenant" if tenant else "dependency" if dependency else "subject",
-            target_name=tenant or dependency or "a caller",
-            # The values are left out: they are a caller, and the audit is never deleted.
-            after={"limit": limit, "counted": was_counted}
-            | ({"dependency": dependency} if tenant and dependency else {})
-            | ({"per": ", ".join(found.per)} if found.per else {}),
+            target_kind=kind,
+            target_name=name,
+            after={**about, "counted": was_counted},
             reason=reason,
-            environment=environment,
+            environment=row.slug,
         )
-    log.warning("counter.cleared", environment=environment, limit=limit, actor=actor.name)
+    log.warning("counter.cleared", environment=row.slug, limit=about["limit"], actor=actor.name)
     return was_counted
+
+
+def _budget(problems: Problems, row: Environment, name: str, tenant: str, dependency: str) -> BudgetCounter:
+    budget = find(row.budgets.all(), "budget", name=name)
+    if dependency and dependency != budget.dependency:
+        problems.add("dependency", "A budget has its own owner: leave this empty.")
+    if budget.tier and not tenant:
+        problems.add("tenant", f"The budget counts each tenant of tier {budget.tier}: enter one.")
+    elif tenant and not budget.tier and tenant != budget.tenant:
+        problems.add("tenant", "The budget is not that of a tier: leave this empty.")
+    problems.settle()
+    counter = counter_of(row.slug, budget, tenant)
+    if counter is None:
+        raise InvalidEdit({"tenant": [f"Budget {name} does not apply to it."]})
+    return counter
 
 
 def _limit(row: Environment, tenant: str, dependency: str, name: str) -> LimitColumns:

@@ -180,9 +180,11 @@ def quota_editor_url(key: str, quota: str, **typed: str) -> str:
 
 
 @register.simple_tag
-def clear_counter_url(limit: str, *, tenant: str = "", dependency: str = "") -> str:
-    """The form that clears the counter of a limit."""
+def clear_counter_url(limit: str, *, tenant: str = "", dependency: str = "", budget: str = "") -> str:
+    """The form that clears the counter of a limit, or of a budget."""
     given = {"tenant": tenant, "dependency": dependency, "limit": limit}
+    if budget:
+        given = {"tenant": tenant, "budget": budget}
     return reverse("clear_counter", query={name: value for name, value in given.items() if value})
 
 

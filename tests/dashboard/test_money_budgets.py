@@ -66,6 +66,16 @@ def test_an_account_is_shown_changed_and_removed(ada: Any) -> None:
     assert ada.get(where).status_code == 404
 
 
+def test_a_longer_name_is_another_account_or_budget(ada: Any) -> None:
+    name = "a" * 64
+    assert ada.post("/accounts/new", {"name": name, **WHY}).status_code == 302
+    assert ada.get(f"/accounts/of/{name}").status_code == 200
+    assert ada.get(f"/accounts/of/{name}b").status_code == 404
+    assert ada.post("/budgets/money/new", new(account=name, name="b" * 40)).status_code == 302
+    assert ada.get(f"/budgets/of/{'b' * 40}").status_code == 200
+    assert ada.get(f"/budgets/of/{'b' * 65}").status_code == 404
+
+
 def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> None:
     assert "/budgets/money/new" in ada.get("/budgets").content.decode()
     shown = ada.get("/budgets/money/new?account=openai-main").content.decode()
@@ -94,6 +104,9 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
 
     raised = {"act": "raise", "amount": "60000", "minutes": "60", "version": version(), **WHY}
     assert "Enter USD" in page(ada.post(WHERE, raised | {"amount": "x"}), 422)
+    for less in ("50,000", "49999.999999", "0.004"):
+        assert "The budget is 50,000.00 USD already" in page(ada.post(WHERE, raised | {"amount": less}), 422)
+    assert "Raised to" not in page(ada.get(WHERE))
     assert ada.post(WHERE, raised).status_code == 302
     assert "Raised to 60,000.00 USD" in page(ada.get(WHERE))
     assert "raised to 60,000.00 USD" in page(ada.get("/audit")).replace("<wbr>", "")
@@ -174,6 +187,15 @@ def test_every_form_of_a_budget_and_of_an_account_stands_below_its_own_heading(a
         assert [text_of(re.findall(r"<h2.*?</h2>", one)[0]) for one in forms] == headings
 
 
+def test_an_amount_below_a_cent_is_not_shown_as_nothing(ada: Any, limits: Any) -> None:
+    assert ada.post("/budgets/money/new", new(amount="0.004")).status_code == 302
+    spend(limits, keys.account_budget("production", "openai-main", "openai-main-month"), 1_234)
+    assert "0.004 USD per month 0.001234 USD, 30.9 %" in text_of(ada.get("/budgets").content.decode())
+    assert "0.004 USD per month" in page(ada.get(WHERE))
+    assert "0.004 USD per month" in page(ada.get("/accounts"))
+    assert "amount 0.004 USD" in page(ada.get("/audit")).replace("<wbr>", "")
+
+
 def test_the_largest_budget_is_saved_as_its_page_shows_it(ada: Any) -> None:
     assert ada.post("/budgets/money/new", new(amount="9,007,199,254.740991")).status_code == 302
     assert page(ada.get(WHERE)).count('value="9,007,199,254.740991"') == 2
@@ -187,11 +209,18 @@ def test_the_largest_budget_is_saved_as_its_page_shows_it(ada: Any) -> None:
 def test_pods_that_do_not_enforce_budgets_are_named(ada: Any, fleet: Any) -> None:
     assert ada.post("/budgets/money/new", new()).status_code == 302
     Server.objects.filter(state=ServerState.ONLINE).update(enforces_budgets=True)
-    assert "no budget applies there" not in page(ada.get("/budgets"))
+    assert "not enforce budgets" not in page(ada.get("/budgets"))
     old = Server.objects.filter(state=ServerState.ONLINE).order_by("name").first()
     assert old is not None
     Server.objects.filter(pk=old.pk).update(enforces_budgets=False)
-    assert f"1 pod runs an older agent ({old.name}): no budget applies there" in page(ada.get("/budgets"))
+    live = Server.objects.filter(state=ServerState.ONLINE).count()
+    said = f"1 of {live} pods does not enforce budgets: their agents are older ({old.name}). Update them."
+    assert said in page(ada.get("/budgets"))
+    Server.objects.update(enforces_budgets=False)
+    names = Server.objects.filter(state=ServerState.ONLINE).values_list("name", flat=True)
+    said = f"{live} of {live} pods do not enforce budgets"
+    assert said in page(ada.get("/budgets"))
+    assert all(name in page(ada.get("/budgets")) for name in names)
 
 
 def test_a_viewer_reads_and_changes_nothing(ada: Any, log_in: Any) -> None:

@@ -271,6 +271,8 @@ class Rule(Generic[S]):
     #: A figure, and the threshold beyond which the rule is true. An environment can have another threshold.
     value: Callable[[S], float] | None = None
     threshold: Threshold = field(default_factory=Threshold)
+    #: The threshold of one thing, where people have set it there, instead of the one in force.
+    own_threshold: Callable[[S, Threshold], Threshold] = lambda _, threshold: threshold
     #: The figure that charts draw, if ``value`` may be endless.
     drawn: Callable[[S], float] | None = None
     #: A rule with a threshold has the severities of that.

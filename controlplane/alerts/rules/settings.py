@@ -38,7 +38,8 @@ class RuleSettings:
         if rule.value is None:
             mild = rule.is_critical is not None and not rule.is_critical(of)
             return rule.severities[-1 if mild else 0]
-        return self.passed(rule.value(of), firing)
+        threshold = rule.own_threshold(of, self.threshold)
+        return replace(self, threshold=threshold).passed(rule.value(of), firing)
 
     def passed(self, figure: float, firing: Severity | None = None) -> Severity | None:
         """The worst severity whose threshold a figure has passed."""
@@ -53,10 +54,10 @@ class RuleSettings:
         """
         if rule.value is None:
             return ""
-        passed = self.threshold.passed(severity, rule.value(of))
-        if passed:
-            return self.threshold.words if rule.names_thresholds else ""
-        return f"{self.threshold.words} {self.threshold.clear_words}"
+        threshold = rule.own_threshold(of, self.threshold)
+        if threshold.passed(severity, rule.value(of)):
+            return threshold.words if rule.names_thresholds else ""
+        return f"{threshold.words} {threshold.clear_words}"
 
 
 def holds(firing: Severity | None, severity: Severity) -> bool:

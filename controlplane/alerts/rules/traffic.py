@@ -1,6 +1,6 @@
 """Alert rules about who sends how much, what vendors answer, and what is spent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.alerts.rules import texts
@@ -18,12 +18,13 @@ from controlplane.alerts.rules.rule import (
 )
 from controlplane.alerts.rules.thresholds import MIN_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
-from controlplane.phrases import moment, number, percent
+from controlplane.phrases import moment, number, percent, usd
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.breakers import REFUSING, BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
 from controlplane.usage.budgets import WARN_PERCENT
+from fuseboard.contract.budgets import MICRO_USD
 
 #: A few answers with 429, or with 401, 402 or 403, are noise.
 MIN_VENDOR_ANSWERS = 5
@@ -159,9 +160,11 @@ EACH_REFUSED = Scope[RefusedDependency](
     about="dependency",
 )
 _EACH_BUDGET = Scope[Spent](
-    # A shadow refuses nothing: it is on the page of budgets only.
+    # A shadow refuses nothing: it is on the page of budgets only. A budget that only warns has to warn.
     each=lambda status: [
-        one for one in status.facts.watched.spent if not one.shadow and one.ends > status.facts.now
+        one
+        for one in status.facts.watched.spent
+        if (one.title or not one.shadow) and one.ends > status.facts.now
     ],
     key=lambda spent: spent.key,
     subject=lambda spent: Subject(kind="budgets", name=spent.tenant),
@@ -175,7 +178,23 @@ def _answered(vendor: Vendor, number: int, code: str) -> str:
 
 def _budget(spent: Spent) -> str:
     whose = " of ".join(part for part in (spent.name, spent.dependency, spent.tenant) if part)
+    if spent.title:
+        whose = f"budget {spent.title} of {spent.owner}"
     return f"{int(spent.share * 100)} % of {whose} is spent"
+
+
+def _spent_of(spent: Spent) -> str:
+    """``41,000.00 USD of 50,000.00 USD``, ``800 of 1,000 tokens``."""
+    if spent.measure == MICRO_USD:
+        return f"{usd(spent.spent)} of {usd(spent.limit, exact=True)}"
+    return f"{spent.spent:,} of {spent.limit:,} {spent.measure}"
+
+
+def _own_warning(spent: Spent, threshold: Threshold) -> Threshold:
+    """A budget warns when people have said, or never."""
+    if not spent.title:
+        return threshold
+    return replace(threshold, warning=spent.warn_percent / 100 if spent.warn_percent else None)
 
 
 TRAFFIC_RULES: tuple[Rule[Any], ...] = (
@@ -355,14 +374,13 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         needs="budgets",
         scope=_EACH_BUDGET,
         text=_budget,
-        detail=lambda spent: (
-            f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {moment(spent.ends)}."
-        ),
+        own_threshold=_own_warning,
+        detail=lambda spent: f"{_spent_of(spent)} until {moment(spent.ends)}.",
         headline=lambda spent: Headline(
-            f"{int(spent.share * 100)} % of {spent.name} of {spent.tenant or spent.dependency}", "is", "spent"
+            f"{int(spent.share * 100)} % of {spent.title or spent.name} of {spent.owner}", "is", "spent"
         ),
         weight=450,
-        handled="What is spent refuses further calls until its period ends, unless it is a shadow.",
+        handled="What is spent refuses further calls until its period ends, unless it only counts or warns.",
         prometheus=PrometheusQuery(
             place=330,
             promql="max by (environment, tenant, dependency, quota) (fuseboard_quota_used_ratio) >=",

@@ -10,10 +10,11 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import figures
 from controlplane.fleet.older_agents import unenforced_words
+from controlplane.phrases import amount_words
+from controlplane.spending.budget_rows import Budget as MoneyBudget
 from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets, use_of_budget
 from dashboard.links import limit_editor
 from dashboard.views.page import show
-from dashboard.words.rate_words import amount_words
 from fuseboard.contract.budgets import AtSpent
 
 
@@ -49,6 +50,7 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
     environment = environment_in(request)
     found = budgets(environment, _busy(environment), now=timezone.now().timestamp())
     rows = [_row(one) for one in found.rows]
+    money = MoneyBudget.objects.filter(environment=environment)
     states = [row.budget.state for row in rows]
     return show(
         request,
@@ -62,8 +64,8 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
         near=states.count("warn"),
         will=states.count("will_be_over"),
         warn_percent=WARN_PERCENT,
-        # Only budgets that pods enforce as such need a newer agent.
-        unenforced=unenforced_words(environment) if any(row.budget.title for row in rows) else "",
+        # Only budgets that pods enforce as such need a newer agent. Those of a tier may have no row.
+        unenforced=unenforced_words(environment) if money.exists() else "",
     )
 
 
@@ -84,7 +86,7 @@ def _row(budget: Budget) -> BudgetRow:
     return BudgetRow(
         budget=budget,
         spent=quantity(budget.spent),
-        limit=amount_words(budget.limit, budget.measure),
+        limit=amount_words(budget.limit, budget.measure, exact=True),
         projected=quantity(budget.projected),
         edit=_edit(budget),
         name=budget.title or budget.name,

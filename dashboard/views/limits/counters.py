@@ -20,11 +20,12 @@ log = structlog.get_logger(__name__)
 
 #: Kind of a subject that a limit can count -> the label of its value.
 BY = (("user", "User"), ("ip", "Address"), ("api_key", "API key"), ("endpoint", "Endpoint"))
-_NAMED = ("tenant", "dependency", "limit")
+_NAMED = ("tenant", "dependency", "limit", "budget")
 
 
 class ClearForm(EditForm):
     limit = TextField(200)
+    budget = TextField(200)
     tenant = TextField(200)
     dependency = TextField(200)
     user = TextField(200)
@@ -35,13 +36,16 @@ class ClearForm(EditForm):
     def save(self) -> str:
         given = self.given
         counted = clear_counter(values={name: given.pop(name) for name, _ in BY}, **given)
-        if given["tenant"]:
+        if given["budget"]:
+            self.then = reverse("money_budget", args=[given["budget"]])
+        elif given["tenant"]:
             self.then = reverse("tenant", query={"key": given["tenant"]})
-        return f"The counter of {given['limit']} is cleared.{'' if counted else ' It was empty already.'}"
+        said = f"The counter of {given['limit'] or given['budget']} is cleared."
+        return said if counted else f"{said} It was empty already."
 
     def refuse(self, error: EditError) -> int:
         if isinstance(error, NotFound):
-            error = InvalidEdit({"limit": [str(error)]})
+            error = InvalidEdit({"budget" if self.given["budget"] else "limit": [str(error)]})
         return super().refuse(error)
 
 

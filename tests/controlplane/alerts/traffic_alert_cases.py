@@ -62,18 +62,16 @@ WITHOUT_REDIS = {"payments-api": RefusedBy(limit="per-day", reason="store_unavai
 REFUSED = "Its breaker is not the cause."
 
 
-def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60) -> Facts:
-    one = Spent(
-        tenant="acme",
-        dependency="",
-        name="cost",
-        spent=number,
-        limit=1000,
-        measure="cents",
-        shadow=shadow,
-        ends=ends,
-    )
+def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60, **more: Any) -> Facts:
+    about = {"tenant": "acme", "name": "cost", "limit": 1000, "measure": "cents", **more}
+    one = Spent(dependency="", spent=number, shadow=shadow, ends=ends, **about)
     return facts(watched=Watched(spent=(one,)))
+
+
+def of_budget(number: int, **more: Any) -> Facts:
+    """Micro-USD spent of 1 USD."""
+    money: dict[str, Any] = {"measure": "micro_usd", "limit": 1_000_000}
+    return spent(number, tenant="", name="main/budget:month", title="month", account="main", **money, **more)
 
 
 def jumped(usd: int) -> Facts:
@@ -210,6 +208,29 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         " is a warning, at least 100 % is critical.",
         # Its period is over, and nobody has read the next one yet.
         spent(950, ends=NOW),
+    ),
+    (
+        ("quota", "warning"),
+        of_budget(300_000, warn_percent=30),
+        "30 % of budget month of account main is spent. 0.30 USD of 1.00 USD until 03:13 UTC on 20 November."
+        " At least 30 % is a warning, at least 100 % is critical.",
+        of_budget(299_999, warn_percent=30),
+    ),
+    (
+        ("quota", "warning"),
+        # It only warns.
+        of_budget(950_000, warn_percent=95, shadow=True),
+        "95 % of budget month of account main is spent. 0.95 USD of 1.00 USD until 03:13 UTC on 20 November."
+        " At least 95 % is a warning, at least 100 % is critical.",
+        of_budget(949_999, warn_percent=95, shadow=True),
+    ),
+    (
+        ("quota", "critical"),
+        of_budget(1_000_000, warn_percent=0),
+        "100 % of budget month of account main is spent. 1.00 USD of 1.00 USD until 03:13 UTC on 20 November."
+        " At least 100 % is critical.",
+        # It never warns.
+        of_budget(999_999, warn_percent=0),
     ),
     (
         ("refused-caller", "warning"),

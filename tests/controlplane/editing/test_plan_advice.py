@@ -34,7 +34,7 @@ def test_a_plan_names_older_pods_that_ignore_what_it_sets(production: str) -> No
         Server.objects.create(
             environment=production, name=name, boot="boot-0001", service="shop", state="online",
             mode="shared", mode_since=now, config_status="applied", config_source="redis", started_at=now,
-            last_seen_at=now, due_at=now, carries_counts=carries,
+            last_seen_at=now, due_at=now, carries_counts=carries, enforces_budgets=carries,
         )  # fmt: skip
     ignored = "1 pod runs an older agent (old-1): {} do not apply there. Update them first."
     flood = {"flood": {"service": "*", "limit": 9, "window_s": 60}}
@@ -46,5 +46,17 @@ def test_a_plan_names_older_pods_that_ignore_what_it_sets(production: str) -> No
         ({"dependencies": {"api": {"first_part_ms": 900}}}, "times of streams"),
         ({"dependencies": {"api": {"protection": {"timeouts_ms": [900, 0, 0]}}}}, "timeouts of tiers"),
         ({"dependencies": {"api": {"protection": {"bulkhead": {}}}}}, "shared idle slots"),
+    ):
+        assert ignored.format(settings) in difference(production, plan_from_document(document)).advice
+    # It is newer than most settings, and older than budgets.
+    Server.objects.filter(name="old-1").update(carries_counts=True)
+    advice = difference(production, plan_from_document({"subject_limits": flood})).advice
+    assert not any("old-1" in text for text in advice)
+    for document, settings in (
+        ({"models": {"gpt-5.2": {}}}, "models and prices"),
+        ({"accounts": {"main": {}}}, "accounts"),
+        ({"budgets": {"day": {"tier": "pro", "amount": 1, "period": "day"}}}, "budgets"),
+        ({"tuning": {"vendor_floor_percent": 10}}, "limits that follow their vendors"),
+        ({"dependencies": {"api": {"store_wait_ms": 100}}}, "waits for Redis"),
     ):
         assert ignored.format(settings) in difference(production, plan_from_document(document)).advice

@@ -49,8 +49,13 @@ def test_the_commands_of_the_page_work(ctl: Any) -> None:
         code, said, errors = ctl(*words[2:])
         assert code == Exit.DONE, errors
     assert "account openai-main" in said
-    assert "$50,000.00" in said
-    assert "to $60,000.00 until" in said
+    assert "50,000.00 USD" in said
+    assert "to 60,000.00 USD until" in said
+    code, _, errors = ctl("budget", "raise", "openai-month", "50000000000", *WHY)
+    assert code != Exit.DONE
+    assert "The budget is 50,000.00 USD already: raise it to more" in errors
+    assert ctl("budget", "set", "openai-month", "--amount", "4000", *WHY)[0] == Exit.DONE
+    assert "0.004 USD" in ctl("budget", "list")[1]
     assert Account.objects.get().pools == ["openai"]
     assert "openai" in ctl("account", "list")[1]
 
@@ -77,5 +82,7 @@ def test_a_budget_is_changed_and_removed(ctl: Any) -> None:
     assert (found["tier"], found["raised_to"]) == ("pro", None)
     assert ctl("account", "set", "spare", *WHY)[0] == Exit.DONE
     assert ctl("account", "remove", "spare", *WHY)[0] == Exit.DONE
+    assert "enter one" in ctl("budget", "clear", "pro-day", *WHY)[2]
+    assert "was empty already" in ctl("budget", "clear", "pro-day", "--tenant", "acme", *WHY)[1]
     assert ctl("budget", "remove", "pro-day", *WHY)[0] == Exit.DONE
     assert not Budget.objects.exists()

@@ -76,6 +76,47 @@ def test_a_quota_of_a_team_is_counted_at_its_organisation(clear: Any, limits: re
     assert not limits.exists(key)
 
 
+def test_the_counter_of_every_budget_is_found(clear: Any, limits: redis.Redis, ada: Any) -> None:
+    amount: dict[str, Any] = {"amount": 5, "period": "day", "expected_version": 0}
+    edits.set_account(**WHY, actor=ada, account="main", pools=["openai"], expected_version=0)
+    for budget, owner in (
+        ("main-day", {"account": "main"}),
+        ("calls-day", {"dependency": "openai"}),
+        ("pro-day", {"tier": "pro"}),
+        ("free-day", {"tier": "free"}),
+        ("acme-day", {"tenant": "acme"}),
+    ):
+        edits.set_budget(**WHY, actor=ada, budget=budget, **amount, **owner)
+    for key, budget, about, entry in (
+        (keys.account_budget("production", "main", "main-day"), "main-day", {}, ("account", "main")),
+        (keys.dependency_budget("production", "openai", "calls-day"), "calls-day", {},
+         ("dependency", "openai")),
+        (keys.tenant_budget("production", "acme", "pro-day"), "pro-day", {"tenant": "acme"},
+         ("tenant", "acme")),
+        (keys.tenant_budget("production", "acme", "acme-day"), "acme-day", {}, ("tenant", "acme")),
+        (keys.tenant_budget("production", "acme", "acme-day"), "acme-day", {"tenant": "acme"},
+         ("tenant", "acme")),
+    ):  # fmt: skip
+        count(limits, key)
+        assert clear("", budget=budget, **about), key
+        assert not limits.exists(key)
+        made = Entry.objects.filter(action="counter.cleared").latest("pk")
+        assert (made.target_kind, made.target_name) == entry
+        assert (made.after["budget"], made.after["counted"]) == (budget, True)
+    for budget, about, said in (
+        ("pro-day", {}, "each tenant of tier pro: enter one"),
+        ("free-day", {"tenant": "acme"}, "does not apply to it"),
+        ("main-day", {"tenant": "acme"}, "leave this empty"),
+        ("main-day", {"dependency": "openai"}, "leave this empty"),
+    ):
+        with pytest.raises(InvalidEdit, match=said):
+            clear("", budget=budget, **about)
+    with pytest.raises(InvalidEdit, match="not both"):
+        clear("requests", budget="pro-day", tenant="acme")
+    with pytest.raises(NotFound):
+        clear("", budget="no-such")
+
+
 def test_what_cannot_be_cleared_is_refused_with_the_next_step(clear: Any, edit: Any) -> None:
     edit("set_subject_limit", name="addresses", per=["ip"])
     edit("set_tier_quota", tier="pro", quota="running", algorithm="concurrency", expected_version=None)

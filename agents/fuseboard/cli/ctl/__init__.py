@@ -398,8 +398,16 @@ def _add_budgets(wanted: Commands) -> None:
     put.add_argument("--at-100", choices=[*AtSpent], help="what happens to calls when it is spent")
     more = _command(about, "raise", budgets.raise_budget, "raise a budget for some minutes", reason=True)
     more.add_argument("--minutes", type=int, default=60, help="for how long; by default 60")
+    clear = _command(
+        about,
+        "clear",
+        budgets.clear_budget,
+        "clear what is spent of a budget; it cannot be undone",
+        reason=True,
+    )
+    clear.add_argument("--tenant", default="", help="of the budget of a tier: the tenant that is counted")
     gone = _command(about, "remove", budgets.remove_budget, "delete a budget", reason=True)
-    for parser in (put, more, gone):
+    for parser in (put, more, clear, gone):
         parser.add_argument("budget")
     more.add_argument("amount", type=int, help="the amount until then")
 

@@ -6,9 +6,11 @@ from typing import Any
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client, part
+from fuseboard.cli.ctl.counters import Cleared, say_cleared
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.output import say_json, say_result, say_revision, table
 from fuseboard.contract.budgets import MICRO_USD
+from fuseboard.contract.money import usd
 
 #: The options of a budget that are text.
 OWNERS = {
@@ -110,6 +112,11 @@ def raise_budget(client: Client, given: argparse.Namespace) -> None:
     )
 
 
+def clear_budget(client: Client, given: argparse.Namespace) -> None:
+    body = {"budget": given.budget, "tenant": given.tenant, "reason": given.reason}
+    say_cleared(given, client.write("POST", "counters/clear", Cleared, body), given.budget)
+
+
 def remove_budget(client: Client, given: argparse.Namespace) -> None:
     path = f"budgets/{part(given.budget)}"
     version = client.get(path, Budget).version
@@ -120,7 +127,7 @@ def remove_budget(client: Client, given: argparse.Namespace) -> None:
 def _amount(budget: Budget, amount: int | None = None) -> str:
     amount = budget.amount if amount is None else amount
     if budget.measure == MICRO_USD:
-        return f"${amount // 1_000_000:,}.{amount % 1_000_000 // 10_000:02}"
+        return usd(amount, exact=True)
     return f"{amount:,} {budget.measure}"
 
 

@@ -17,8 +17,9 @@ class Cleared(Struct, frozen=True):
 
 def clear(client: Client, given: argparse.Namespace) -> None:
     body = {name: getattr(given, name) for name in ("limit", "tenant", "dependency", "reason", *BY)}
-    done = client.write("POST", "counters/clear", Cleared, body)
+    say_cleared(given, client.write("POST", "counters/clear", Cleared, body), given.limit)
+
+
+def say_cleared(given: argparse.Namespace, done: Cleared, name: str) -> None:
     empty = "" if done.counted else "; it was empty already"
-    say_result(
-        given, done, f"cleared the counter of {clean(given.limit)}{empty}. Pods ask Redis again within 1 s"
-    )
+    say_result(given, done, f"cleared the counter of {clean(name)}{empty}. Pods ask Redis again within 1 s")

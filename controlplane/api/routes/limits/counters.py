@@ -9,6 +9,7 @@ from ninja.errors import HttpError
 from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.budgets import BudgetName
 from controlplane.api.schemas.edits_in import Environment, ReasonIn, Slug, Subject
 from controlplane.usage.clear_counter import DOWN, clear_counter
 
@@ -18,9 +19,15 @@ Value = Annotated[str, Field(max_length=200)]
 
 
 class CounterIn(ReasonIn):
-    """A quota of ``tenant``, a vendor limit of ``dependency``, its quota on it, or a limit of callers."""
+    """A quota of ``tenant``, a vendor limit of ``dependency``, its quota on it, or a limit of callers; or a
+    ``budget``.
+    """
 
-    limit: Slug
+    limit: Slug | Literal[""] = ""
+    budget: Annotated[
+        BudgetName | Literal[""],
+        Field(description="Instead of a limit. That of a tier counts each ``tenant``."),
+    ] = ""
     tenant: Subject | Literal[""] = ""
     dependency: Slug | Literal[""] = ""
     user: Annotated[Value, Field(description="For a limit that counts per user.")] = ""
@@ -35,7 +42,7 @@ class ClearedOut(Schema):
 
 @router.post("/clear", response=ClearedOut, auth=needs("clear_counter"))
 def clear(request: HttpRequest, environment: Environment, values: CounterIn) -> ClearedOut:
-    """Clear the counter of one limit: the next call finds it empty.
+    """Clear the counter of one limit or budget: the next call finds it empty.
 
     Pods charged their leases before, and spend them within 0.5 s. A pod that remembers a refusal asks Redis
     again within 1 s. Slots of running calls cannot be cleared.
