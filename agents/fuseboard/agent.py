@@ -22,6 +22,7 @@ from fuseboard.agent_api.arguments import (
 )
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.ledger_entries import ledger_entry
 from fuseboard.agent_api.options import Neutral, RequestOptions, list_options
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
@@ -315,10 +316,10 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
         ``name`` is that of a dependency, or of a model: then its pool counts the usage, and its present price
         makes the money of a ``fuseboard.llm.Usage``. A mapping names the money itself. All limits and budgets
-        of the dependency, its account and ``tenant`` count the amounts from now on, and no call. Nothing is
-        refused, and nothing waits; without Redis, the pod charges its shares. ``batch``: the work of a batch,
-        at its price. Vendors limit the rate of batches apart, so of the limits of the dependency only budgets
-        count it.
+        of the dependency, its account and ``tenant`` count the amounts from now on, and no call. *Costs* has
+        them too. Nothing is refused, and nothing waits; without Redis, the pod charges its shares. ``batch``:
+        the work of a batch, at its price. Vendors limit the rate of batches apart, so of the limits of the
+        dependency only budgets count it.
 
         Charge each batch once, when you download it. From any thread. Raises ``Misconfigured`` unless each
         amount is a whole number of at least 0.
@@ -331,6 +332,10 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         price = price_at(model, time()) if model is not None else None
         amounts = usage_of(usage, price, batch=batch)
         costs = tuple(sorted((measure, amount) for measure, amount in amounts.items() if amount))
+        if (used := ledger_entry(amounts, price, calls=getattr(usage, "calls", 1), batch=batch)) is not None:
+            known = self.configuration.snapshot.dependency(name) is not None
+            called = model.name if model is not None else "" if known else name
+            self.counters.usage.add(called, dependency, tenant, used)
         if costs:
             charging = self._runtime.admission.charging
             self._run_on_loop(lambda: charging.charge(dependency, costs, tenant, batch=batch))
@@ -343,7 +348,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
     def give_back(self, taken: Decision | Permit) -> None:
         """The request was not served, or the call was not made: refund what it spent."""
         if isinstance(taken, Permit):
-            decision = taken.decision
+            decision, taken.given_back = taken.decision, True
             if taken.slot is not None:
                 permit = taken
                 self._run_on_loop(lambda: self._runtime.admission.undo(permit))

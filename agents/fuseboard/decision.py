@@ -17,6 +17,9 @@ from fuseboard.contract.models import Price
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Period, Reason
 
+#: The most that one call may have cost of a measure.
+MAX_ACTUAL = 10**12
+
 
 class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     """One limit that was checked, for response headers and ``explain``."""
@@ -284,6 +287,8 @@ class Permit(Struct, kw_only=True, gc=False):
     counted: dict[str, int] | None = None
     #: The amounts that were settled, by measure. For the agent alone.
     settled: dict[str, int] | None = None
+    #: The call was not made, and its charges were refunded. For the agent alone.
+    given_back: bool = False
 
     @property
     def decision(self) -> Decision:
@@ -332,12 +337,14 @@ class Permit(Struct, kw_only=True, gc=False):
             self.settled.setdefault(measure, actual)
 
     def cost(self) -> dict[str, int]:
-        """The cost of the call, by measure that a limit counts: as settled, or else the estimate."""
+        """The cost of the call, by measure that a limit counts: as settled, or else the estimate. If it was
+        given back, nothing.
+        """
         amounts: dict[str, int] = {}
         for charge in self.decision.charges:
             amounts |= charge.demand.amounts()
         amounts.pop("calls", None)
-        settled = self.settled or {}
+        settled = dict.fromkeys(amounts, 0) if self.given_back else self.settled or {}
         return {measure: settled.get(measure, amount) for measure, amount in amounts.items()}
 
     def settle_all(self, usage: Amounts | Mapping[str, int]) -> None:
@@ -346,10 +353,12 @@ class Permit(Struct, kw_only=True, gc=False):
         Amounts by measure, in the unit of each: tokens, or ``micro_usd`` in millionths of a dollar. A measure
         that no limit counts is left out. One that ``usage`` does not name keeps its estimate.
 
-        Raises ``Misconfigured`` unless each amount is a whole number of at least 0.
+        Raises ``Misconfigured`` unless each amount is a whole number of at least 0. Then nothing is settled.
         """
         amounts = usage if isinstance(usage, Mapping) else usage.amounts()
-        for measure in self.estimated.intersection(amounts):
+        # A wrong amount comes first, and raises before any other is settled.
+        wrong = [measure for measure, amount in amounts.items() if not is_amount(amount)]
+        for measure in (*wrong, *self.estimated.intersection(amounts)):
             self.settle(measure, amounts[measure])
 
     def count(self, measure: str, amount: int) -> None:
@@ -363,6 +372,11 @@ class Permit(Struct, kw_only=True, gc=False):
         if self.counted is None:
             self.counted = {}
         self.counted[measure] = self.counted.get(measure, 0) + amount
+
+
+def is_amount(actual: object) -> bool:
+    """Whether a call may have cost this of a measure."""
+    return type(actual) is int and 0 <= actual <= MAX_ACTUAL
 
 
 def _own(charge: Charge) -> Charge:

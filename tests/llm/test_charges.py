@@ -74,6 +74,31 @@ async def test_amounts_by_measure_settle_those_measures_and_no_other(limits: red
             permit.settle_all({"tokens": -1})
 
 
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "7", None, 10**13])
+async def test_a_wrong_amount_settles_no_measure(limits: redis.Redis, redis_url: str, wrong: Any):
+    async with pod(limits, redis_url) as agent:
+        measures = [name for name in NOTHING if name != "calls"]
+        for named in measures[0], measures[-1], "images":
+            permit = await agent.admit_call("llm", costs=dict.fromkeys(measures, 50))
+            with pytest.raises(Misconfigured, match="whole number of at least 0"):
+                permit.settle_all(dict.fromkeys(measures, 3) | {named: wrong})
+            assert permit.cost() == dict.fromkeys(measures, 50)
+            permit.settle_all(dict.fromkeys(measures, 3))
+            assert permit.cost() == dict.fromkeys(measures, 3)
+            agent.report(permit, Outcome.OK)
+        expected = {**dict.fromkeys(measures, 9), "calls": 3}
+        await eventually(lambda: spent(agent), accept=lambda found: found == expected)
+
+
+async def test_a_call_that_was_given_back_cost_nothing(limits: redis.Redis, redis_url: str):
+    async with pod(limits, redis_url) as agent:
+        permit = await agent.admit_call("llm", costs={"tokens": 500, "output_tokens": 400})
+        permit.settle("tokens", 30)
+        agent.give_back(permit)
+        assert permit.cost() == {"tokens": 0, "output_tokens": 0}
+        await eventually(lambda: spent(agent), accept=lambda found: found == NOTHING)
+
+
 def test_limits_of_anthropic_do_not_count_what_was_read_from_its_cache():
     assert USAGE.amounts() == {name: amount for name, amount in USED.items() if name != "calls"}
     counted = replace(USAGE, counts_cached=False).amounts()
@@ -152,6 +177,42 @@ async def test_the_name_of_a_model_charges_its_pool_at_the_price_of_a_batch(
         agent.charge("big", {"micro_usd": 4})
         expected = (LIMIT - 1 - 130, LIMIT - 1 - 219 - 441)
         await eventually(lambda: left(agent), accept=lambda found: found == expected)
+
+
+async def test_a_charge_is_in_the_ledger_at_the_price_of_a_batch(limits: redis.Redis, redis_url: str):
+    price = Price(
+        starts_at_s=0, input=3_000_000, cached=0, written=3_000_000, output=15_000_000, batch_percent=50
+    )
+    rules = replace(
+        BUDGETED, models=(Model(name="big", aliases=("vendor/big",), pool="llm", prices=(price,)),)
+    )
+    async with pod(limits, redis_url, rules) as agent:
+        batch = Usage(fresh=100, cached=20, written=3, output=7, calls=5)
+        agent.charge("vendor/big", batch, tenant="acme", batch=True)
+        agent.charge("vendor/big", batch, tenant="acme", batch=True)
+        agent.charge("llm", {"tokens": 30, "output_tokens": 10})
+        agent.charge("llm", {"micro_usd": 4})
+        agent.charge("llm", {"images": 4})
+        [part] = agent.counters.usage.next(leaving=True)
+    rows = {(row.model, row.tenant): row for row in part.rows}
+    assert set(rows) == {("big", "acme"), ("", "")}
+    big, plain = rows["big", "acme"], rows["", ""]
+    assert (big.dependency, big.calls, big.unpriced) == ("llm", 10, 0)
+    assert (big.fresh, big.cached, big.written, big.output) == (200, 40, 6, 14)
+    # These tokens cost 309 and 105 micro-USD, and 60 more without the cache; half of it in a batch.
+    assert (big.micro_usd, big.saved_micro_usd) == (2 * 207, 2 * 30)
+    assert (plain.dependency, plain.calls, plain.unpriced) == ("llm", 2, 1)
+    assert (plain.fresh, plain.output, plain.micro_usd) == (20, 10, 4)
+
+
+async def test_a_charge_does_not_report_that_a_call_stated_no_cost(
+    limits: redis.Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+):
+    async with pod(limits, redis_url) as agent:
+        agent.charge("llm", {"output_tokens": 900}, tenant="acme")
+        expected = {**NOTHING, "output_tokens": 900}
+        await eventually(lambda: spent(agent), accept=lambda found: found == expected)
+        assert "stated no cost" not in caplog.text
 
 
 async def test_a_charge_is_more_than_a_limit_has_and_refuses_the_next_call(

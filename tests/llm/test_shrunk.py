@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from fuseboard import Misconfigured
-from fuseboard.llm import shrunk
+from fuseboard.llm import shrinking, shrunk
+from fuseboard.llm.estimate import letters_in
 from fuseboard.llm.history import is_system
 from fuseboard.testing import FakeAgent, no_sleep
 from tests.agents.retry_world import HttpError
@@ -65,6 +66,56 @@ def test_what_cannot_be_cut_is_equal():
     messages = [{"role": "system", "content": LONG}, {"role": "user", "content": "Hello"}]
     assert shrunk(messages) == messages
     assert shrunk([]) == []
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "assistant", "content": f"answer {number}"} for number in range(2_000)],
+        [{"role": "user", "content": "A question of some length. " * 12} for _ in range(1_000)],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "A part of it. " * 60} for _ in range(1_000)],
+            }
+        ],
+    ],
+    ids=["messages", "texts", "blocks"],
+)
+def test_a_long_conversation_is_counted_a_few_times_and_not_once_for_each_text(
+    messages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    counted = 0
+
+    def count(body: bytes) -> int:
+        nonlocal counted
+        counted += len(body)
+        return letters_in(body)
+
+    monkeypatch.setattr(shrinking, "letters_in", count)
+    small = shrunk(messages, 0.5)
+    assert 0.4 * letters(messages) < letters(small) <= 0.5 * letters(messages)
+    assert counted <= 6 * letters(messages)
+
+
+def test_a_text_of_points_is_searched_once():
+    """A search for their end from each of them would take minutes."""
+    (small,) = shrunk([{"role": "user", "content": f"It ends. {'.' * 400_000}"}], 0.5)
+    assert 199_000 < len(small["content"]) < 200_100
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"{'a' * 250}. {'b' * 60}", f"{'a' * 250}."),
+        (f'{"a" * 250}." ) {"b" * 60}', f'{"a" * 250}."'),
+        (f"{'a' * 250}\n{'b' * 60}", "a" * 250),
+        (f"{'a' * 250}?!\t{'b' * 60}", f"{'a' * 250}?!"),
+    ],
+)
+def test_a_text_is_cut_after_what_ends_a_sentence(text: str, kept: str):
+    (small,) = shrunk([{"role": "user", "content": text}], 0.85)
+    assert small["content"] == kept
 
 
 @pytest.mark.parametrize("part", [0, 1, 1.5])

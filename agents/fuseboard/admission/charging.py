@@ -51,8 +51,7 @@ class Charging(Struct, frozen=True):
         self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None, *, batch: bool
     ) -> None:
         breaker = self.calls.breakers.get(dependency) or self.calls.breaker(dependency)
-        # A limit in calls is not missed: it counts no call of this.
-        refs = breaker.refs((("calls", 0), *costs), tenant, rules)
+        refs = breaker.refs(costs, tenant, rules, charged=True)
         # A quota of the tenant names the dependency, and a limit of the vendor does not.
         kept = [ref for ref in refs if ref.limit.dependency or not batch or is_budget(ref.limit)]
         self._spend(breaker.domain, demand_of(kept, costs))

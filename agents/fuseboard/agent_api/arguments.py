@@ -8,7 +8,8 @@ from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOp
 from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
 from fuseboard.contract.models import Price
 from fuseboard.contract.words import CallTier, is_slug, is_subject
-from fuseboard.decision import Amounts
+from fuseboard.decision import MAX_ACTUAL as MAX_ACTUAL
+from fuseboard.decision import Amounts, is_amount
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -22,9 +23,6 @@ NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning and ending with
 MAX_WAIT_S = 3600.0
 
 MAX_ENDPOINT = 2000
-
-#: The most that one call may have cost of a measure.
-MAX_ACTUAL = 10**12
 
 TIERS = tuple(tier.value for tier in CallTier)
 
@@ -88,7 +86,7 @@ def check_costs(costs: Mapping[str, int]) -> None:
 
 def check_actual(measure: object, actual: object) -> None:
     check_name("a measure", measure)
-    if type(actual) is not int or not 0 <= actual <= MAX_ACTUAL:
+    if not is_amount(actual):
         raise Misconfigured(
             f"the actual {measure} must be a whole number of at least 0, and at most {MAX_ACTUAL:,},"
             f" not {_shown(actual)}"

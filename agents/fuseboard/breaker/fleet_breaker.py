@@ -238,13 +238,22 @@ class FleetBreaker:
             self._demands.popitem(last=False)
         return demand
 
-    def refs(self, costs: Costs, tenant: str, rules: TenantRules | None) -> list[LimitRef]:
-        """The counters of these measures, whatever the amounts: costs may differ from call to call."""
+    def refs(
+        self, costs: Costs, tenant: str, rules: TenantRules | None, *, charged: bool = False
+    ) -> list[LimitRef]:
+        """The counters of these measures, whatever the amounts: costs may differ from call to call.
+
+        ``charged``: they were spent without a call, which misses no measure.
+        """
         key = (tenant if rules is not None else "", tuple([measure for measure, amount in costs if amount]))
         known = self._refs.get(key)
         if known is not None and known[1] is rules:
             return known[0]
-        self._note_measures({measure for measure, _ in costs}, rules.of(tenant) if rules is not None else ())
+        stated = {measure for measure, _ in costs}
+        if charged:
+            self._stated |= stated
+        else:
+            self._note_measures(stated, rules.of(tenant) if rules is not None else ())
         refs = [
             LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
             for limit in self.dependency.vendor_limits

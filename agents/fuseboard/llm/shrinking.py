@@ -12,8 +12,9 @@ from fuseboard.llm.history import Message, is_system, units
 
 #: A text keeps at least this many letters.
 MIN_LETTERS = 200
-#: A text is cut after the last of these that is in its last quarter, else in the middle of a sentence.
-_ENDS = re.compile(r"[.!?…]+[\"')\]]*\s|\n")
+#: A text is cut after the last end of a sentence in its last quarter, else in the middle of a sentence.
+_SPACES = re.compile(r"\s")
+_ENDS, _CLOSING = frozenset(".!?…"), frozenset("\"')]")
 _TEXT_TYPES = ("text", "input_text")
 
 
@@ -27,32 +28,50 @@ def shrunk(messages: Sequence[Message], part: float = 0.75) -> list[Message]:
     if not 0 < part < 1:
         raise Misconfigured(f"part must be between 0 and 1, not {part!r}")
     cut = [dict(message) for message in messages]
-    most = int(_letters(cut) * part)
+    letters = _letters(cut)
+    most = int(letters * part)
+    # The letters are counted once, and then only those of what is cut: a conversation can be long.
     for text in sorted(_texts(cut), key=lambda text: -len(text.read())):
-        over = _letters(cut) - most
-        if over <= 0:
+        if letters <= most:
             return list(cut)
-        text.write(_cut(text.read(), over))
+        before = text.read()
+        after = _cut(before, letters - most)
+        text.write(after)
+        letters -= _letters(before) - _letters(after)
     return _without_oldest(cut, most)
+
+
+class _Blocks:
+    """The blocks of a message, which are copied before the first one changes."""
+
+    __slots__ = ("_copied", "_message")
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self._message, self._copied = message, False
+
+    def write(self, place: int, text: str) -> None:
+        if not self._copied:
+            self._message["content"], self._copied = list(self._message["content"]), True
+        blocks = self._message["content"]
+        blocks[place] = {**blocks[place], "text": text}
 
 
 class _Text(NamedTuple):
     """A text of a message: its place, and that of its block if the message has several."""
 
     message: dict[str, Any]
-    block: int | None
+    blocks: _Blocks | None
+    place: int
 
     def read(self) -> str:
         content = self.message["content"]
-        return str(content if self.block is None else content[self.block]["text"])
+        return str(content if self.blocks is None else content[self.place]["text"])
 
     def write(self, text: str) -> None:
-        if self.block is None:
+        if self.blocks is None:
             self.message["content"] = text
         else:
-            blocks = list(self.message["content"])
-            blocks[self.block] = {**blocks[self.block], "text": text}
-            self.message["content"] = blocks
+            self.blocks.write(self.place, text)
 
 
 def _texts(messages: Sequence[dict[str, Any]]) -> Iterator[_Text]:
@@ -62,11 +81,12 @@ def _texts(messages: Sequence[dict[str, Any]]) -> Iterator[_Text]:
             continue
         content = message.get("content")
         if isinstance(content, str):
-            yield _Text(message, None)
+            yield _Text(message, None, 0)
         elif isinstance(content, Sequence):
+            blocks = _Blocks(message)
             for place, block in enumerate(content):
                 if isinstance(block, dict) and block.get("type") in _TEXT_TYPES and "text" in block:
-                    yield _Text(message, place)
+                    yield _Text(message, blocks, place)
 
 
 def _cut(text: str, over: int) -> str:
@@ -74,20 +94,36 @@ def _cut(text: str, over: int) -> str:
     if len(text) <= MIN_LETTERS:
         return text
     most = max(MIN_LETTERS, len(text) - over)
-    ends = [end.end() for end in _ENDS.finditer(text, most * 3 // 4, most)]
-    return text[: ends[-1] if ends else most].rstrip()
+    return text[: _end_of_sentence(text, most * 3 // 4, most) or most].rstrip()
+
+
+def _end_of_sentence(text: str, first: int, most: int) -> int:
+    """The last place between these two after which a sentence, or a line, has ended; 0 for none."""
+    for space in reversed([found.start() for found in _SPACES.finditer(text, first, most)]):
+        if text[space] == "\n":
+            return space + 1
+        last = space - 1
+        while last >= first and text[last] in _CLOSING:
+            last -= 1
+        if last >= first and text[last] in _ENDS:
+            return space + 1
+    return 0
 
 
 def _without_oldest(messages: list[dict[str, Any]], most: int) -> list[Message]:
     """Leave out whole units, oldest first, until the rest has ``most`` letters."""
     places = [place for place, message in enumerate(messages) if not is_system(message)]
-    left = set(range(len(messages)))
+    letters = [_letters(message) for message in messages]
+    # The marks of a list, and one between two messages.
+    left, kept = 2 + sum(letters) + max(0, len(messages) - 1), [True] * len(messages)
     for run in units([messages[place] for place in places])[:-1]:
-        if _letters([messages[place] for place in sorted(left)]) <= most:
+        if left <= most:
             break
-        left -= {places[place] for place in run}
-    return [messages[place] for place in sorted(left)]
+        for place in run:
+            kept[places[place]] = False
+            left -= letters[places[place]] + 1
+    return [message for message, stays in zip(messages, kept, strict=True) if stays]
 
 
-def _letters(messages: Sequence[Message]) -> int:
+def _letters(messages: object) -> int:
     return letters_in(msgspec.json.encode(messages))
