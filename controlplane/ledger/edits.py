@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
-from controlplane.ledger.rows import ERASE, HOURS
+from controlplane.ledger.rows import AMOUNTS, ERASE, HOURS
 from controlplane.postgres import delete_rows
 
 #: Tenants of an hour with separate rows, once it is over: the most expensive ones. Days have all tenants.
@@ -32,14 +32,27 @@ _TOO_MANY = HOURS.unname(
     )"""  # noqa: S608 - a number of this module
 )
 
+_SUMS = ", ".join(f"sum({name})::bigint" for name in AMOUNTS)
+#: The totals of the days that pods can still report: a gateway of the release before them adds none.
+_SUM_UP = f"""
+    INSERT INTO ledger_usagetotal (environment, day, {", ".join(AMOUNTS)})
+    SELECT environment, day, {_SUMS} FROM ledger_usageday WHERE day >= %s GROUP BY environment, day
+    ON CONFLICT (environment, day) DO UPDATE SET {", ".join(f"{name} = EXCLUDED.{name}" for name in AMOUNTS)}
+"""  # noqa: S608 - names of columns
+
 
 def tidy(now: datetime | None = None) -> None:
     """Leave the cheap tenants out of the hours that are over, and delete what is too old."""
     now = now or timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(_TOO_MANY, [now - _LATEST, now - _COMPLETE])
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Gateways wait, so that none adds to a total that is being summed up.
+        cursor.execute("LOCK TABLE ledger_usagetotal IN SHARE ROW EXCLUSIVE MODE")
+        cursor.execute(_SUM_UP, [(now - _LATEST).date()])
     delete_rows("ledger_usagehour", "at < %s", [now - timedelta(days=settings.LEDGER_KEPT_HOURS_D)])
     delete_rows("ledger_usageday", "day < %s", [(now - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()])
+    delete_rows("ledger_usagetotal", "day < %s", [(now - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()])
     delete_rows("ledger_usagereceipt", "at < %s", [now - _RECEIPTS])
 
 

@@ -77,6 +77,19 @@ class UsageDay(Amounts):
         return f"{self.environment}/{self.tenant} {self.model} {self.day}"
 
 
+class UsageTotal(Amounts):
+    """All calls of a day in UTC. What many views read needs no sum of the thousands of rows of its day."""
+
+    environment = models.CharField(max_length=64)
+    day = models.DateField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "day"], name="usage_total_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.day}"
+
+
 class UsageReceipt(models.Model):
     """The last part of a process that the ledger has, so that no part counts twice."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Case, F, Min, QuerySet, Sum, When
 from django.db.models.functions import TruncDate
 
-from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS
 
 #: The things that lines can be about.
@@ -173,13 +173,12 @@ def read_costs(environment: str, wanted: Wanted, *, most: int) -> Costs:
 def read_summary(environment: str, now: datetime) -> Summary:
     today = now.astimezone(UTC).date()
     first, last = month_of(today)
-    month = Wanted(by="day", since=first, until=last).rows(environment).aggregate(**_SUMS)
-    day = Wanted(by="day", since=today, until=today).rows(environment).aggregate(**_SUMS)
-    recent = Wanted(by="day", since=today - timedelta(days=RECENT_D), until=today - timedelta(days=1)).rows(
-        environment
-    )
+    totals = UsageTotal.objects.filter(environment=environment)
+    month = totals.filter(day__range=(first, last)).aggregate(**_SUMS)
+    day = totals.filter(day=today).aggregate(**_SUMS)
+    recent = totals.filter(day__range=(today - timedelta(days=RECENT_D), today - timedelta(days=1)))
     # Days without a call cost nothing, but those before the first call say nothing.
-    began = UsageDay.objects.filter(environment=environment).aggregate(first=Min("day"))["first"]
+    began = totals.aggregate(first=Min("day"))["first"]
     known = min((today - began).days, RECENT_D) if began is not None else 0
     projected = None
     if known > 0:
@@ -191,9 +190,46 @@ def read_summary(environment: str, now: datetime) -> Summary:
 
 def read_spent_today(environment: str, now: datetime) -> int | None:
     """Micro-USD since midnight in UTC; ``None`` without a call."""
-    rows = UsageDay.objects.filter(environment=environment, day=now.astimezone(UTC).date())
-    found = rows.aggregate(cost=Sum("micro_usd"))["cost"]
+    rows = UsageTotal.objects.filter(environment=environment, day=now.astimezone(UTC).date())
+    found = rows.values_list("micro_usd", flat=True).first()
     return None if found is None else int(found)
+
+
+def read_spent_since(
+    environment: str,
+    since: datetime,
+    *,
+    tenant: str = "",
+    dependencies: Sequence[str] = (),
+) -> int:
+    """Micro-USD of a tenant, or of calls to these dependencies, in the whole hours or days after ``since``.
+
+    The ledger has the tenants of each day; of an older hour, only the most expensive ones.
+    """
+    hour = since if since == _hour(since) else _hour(since) + timedelta(hours=1)
+    rows: QuerySet[Any] = UsageHour.objects.filter(environment=environment, at__gte=hour)
+    if not tenant:
+        rows = rows.filter(whose=Whose.SERVICE, dependency__in=list(dependencies))
+    elif datetime.now(UTC) - since < timedelta(hours=2):
+        rows = rows.filter(whose=Whose.TENANT, name=tenant)
+    else:
+        day = hour.date() if hour == _midnight(hour.date()) else hour.date() + timedelta(days=1)
+        rows = UsageDay.objects.filter(environment=environment, tenant=tenant, day__gte=day)
+    return int(rows.aggregate(cost=Sum("micro_usd"))["cost"] or 0)
+
+
+def busiest_tenants(environment: str, now: datetime, *, most: int) -> list[str]:
+    """The tenants that spent most in this day or the last one, in UTC."""
+    rows = UsageDay.objects.filter(
+        environment=environment, day__gte=now.astimezone(UTC).date() - timedelta(days=1)
+    )
+    found = rows.exclude(tenant="").values("tenant").annotate(cost=Sum("micro_usd"))
+    return list(found.order_by("-cost", "tenant").values_list("tenant", flat=True)[:most])
+
+
+def read_months(environment: str) -> list[date]:
+    """The first days of the months with a call, the newest first."""
+    return list(UsageTotal.objects.filter(environment=environment).dates("day", "month", order="DESC"))
 
 
 def read_unpriced(environment: str, now: datetime) -> tuple[Unpriced, ...]:

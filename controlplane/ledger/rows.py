@@ -25,7 +25,7 @@ class Table:
     name: str
     #: The columns that identify a row, with their types; and the one that has the tenant.
     key: tuple[tuple[str, str], ...]
-    tenant: str
+    tenant: str = ""
     #: The rows that have one.
     has_tenant: str = "true"
 
@@ -91,12 +91,16 @@ DAYS = Table(
     ),
     tenant="tenant",
 )
+TOTALS = Table("ledger_usagetotal", (("environment", "text"), ("day", "date")))
 #: Erases a tenant from an environment: its calls stay, without a name.
 ERASE = tuple(table.unname(f"environment = %s AND {table.tenant} = %s") for table in (HOURS, DAYS))
-#: Tenants of the days in which a gateway can have written lately.
+#: The tenants with these numbers (``series.kinds.tenant_number``) in the days that pods can report.
 LATELY = """
-    SELECT DISTINCT tenant FROM ledger_usageday
-    WHERE environment = %s AND day >= (now() AT TIME ZONE 'UTC')::date - 8 AND tenant <> ''
+    SELECT tenant FROM (
+        SELECT DISTINCT tenant FROM ledger_usageday
+        WHERE environment = %s AND day >= (now() AT TIME ZONE 'UTC')::date - 8 AND tenant <> ''
+    ) AS named
+    WHERE ('x' || encode(substr(sha256(convert_to(tenant, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint = ANY(%s)
 """
 #: Locks the receipts of processes, and returns what the ledger has of each.
 RECEIPTS = """

@@ -1,14 +1,15 @@
 """The usage of language models, by model, dependency and tenant, until Postgres has it.
 
 Calls that end within a few seconds are added up in one span, so that a pod sends few rows, and so that the
-ledger knows their hour also when the control plane was away for a day. Memory is bounded: what exceeds the
-bounds is counted without its tenant, then without its model, and never left out.
+ledger knows their hour also when the control plane was away for a week. Memory is bounded: if there are too
+many rows, the spans of an hour become one, and then the cheapest rows are counted without their tenant, and
+after that without their model. No call is left out, and none moves to another hour.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Iterable
+from time import monotonic, time
 
 import msgspec
 from msgspec import Struct
@@ -21,12 +22,14 @@ from fuseboard.reporting.numbered_parts import NumberedParts, take_rows
 EVERY_S = 15.0
 #: While nothing is taken, calls of this time stay together.
 SPAN_S = 300.0
-#: Rows in memory, about 1 MB. Further ones are counted without their tenants.
+#: Rows in memory, about 1 MB; and how many are left when there were too many.
 MAX_KEPT = 3_000
+_LEFT_PERCENT = 75
 #: Models that are counted separately. A client may send any name, but vendors answer few.
 MAX_MODELS = 100
-#: Spans in memory: what is older than a day is together.
-MAX_SPANS = 300
+#: Spans in memory, and hours: what is older than a week is together, as the ledger takes nothing older.
+MAX_SPANS, MAX_HOURS = 300, 8 * 24
+HOUR_S = 3_600
 #: Bytes of all parts of one heartbeat, and of the last one, after which there is no other.
 MAX_BYTES, LAST_BYTES = 12_000, 24_000
 #: A gateway that does not answer parts is of an older release. It gets them after this time again.
@@ -53,6 +56,8 @@ class Used(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _Key = tuple[str, str, str]
+_NAMELESS: _Key = "", "", ""
+_COST = Used.__struct_fields__.index("micro_usd")
 
 
 class _Span:
@@ -73,8 +78,8 @@ class _Sent(Struct, frozen=True, gc=False):
 class UsageTallies:
     """Calls are added in any thread. ``next`` and ``taken`` are for the sync thread."""
 
-    def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float] = monotonic, wall: Callable[[], float] = time) -> None:
+        self._now, self._wall = now, wall
         self._lock = threading.Lock()
         self._spans: deque[_Span] = deque()
         #: Rows in all spans.
@@ -91,14 +96,9 @@ class UsageTallies:
         asked = _text(model, MAX_MODEL), _text(dependency, 64), _text(tenant, 200)
         with self._lock:
             span = self._span(now)
-            key = self._key(span, asked)
-            row = span.rows.get(key)
-            if row is None:
-                self._kept += 1
-                span.rows[key] = list(numbers)
-            else:
-                for at, number in enumerate(numbers):
-                    row[at] += number
+            self._kept += _add(span.rows, self._key(asked), numbers)
+            if self._kept > MAX_KEPT or len(self._spans) > MAX_SPANS:
+                self._shrink(now)
 
     def next(self, *, leaving: bool = False) -> tuple[UsagePart, ...]:
         """The parts for the next heartbeat: those without an answer again, and new ones if there is room."""
@@ -136,21 +136,46 @@ class UsageTallies:
         return kept + len(self._waiting) + sum(len(one.part.rows) for one in self._parts)
 
     def _span(self, now: float) -> _Span:
-        """The span of a call that ends now."""
-        spans = self._spans
-        if spans and (now - spans[-1].began < SPAN_S or self._kept >= MAX_KEPT or len(spans) >= MAX_SPANS):
-            return spans[-1]
-        spans.append(_Span(now))
-        return spans[-1]
+        """The span of a call that ends now. One that waits to be taken ends with its hour."""
+        if self._spans:
+            last = self._spans[-1]
+            age_s = now - last.began
+            if age_s < EVERY_S or (age_s < SPAN_S and self._hour(last, now) == self._wall() // HOUR_S):
+                return last
+        self._spans.append(_Span(now))
+        return self._spans[-1]
 
-    def _key(self, span: _Span, key: _Key) -> _Key:
-        """The row to count in: of another tenant or model, if there are too many rows."""
-        model, dependency, _ = key
-        if (model, dependency) not in self._models:
+    def _hour(self, span: _Span, now: float) -> float:
+        """The number of the hour in which it began, as a gateway will find it from its age."""
+        return (self._wall() - (now - span.began)) // HOUR_S
+
+    def _key(self, key: _Key) -> _Key:
+        """The row to count in: that of no model, if there are too many models."""
+        model = key[:2]
+        if model not in self._models:
             if len(self._models) >= MAX_MODELS:
                 return "", "", ""
-            self._models.add((model, dependency))
-        return key if key in span.rows or self._kept < MAX_KEPT else (model, dependency, "")
+            self._models.add(model)
+        return key
+
+    def _shrink(self, now: float) -> None:
+        """Make the rows few enough, with all that they count, each in its hour."""
+        hours: deque[_Span] = deque()
+        for span in self._spans:
+            if hours and self._hour(hours[-1], now) == self._hour(span, now):
+                _merge(span.rows, hours[-1].rows)
+            else:
+                hours.append(span)
+        while len(hours) > MAX_HOURS:
+            _merge(hours.popleft().rows, hours[0].rows)
+        kept = sum(len(span.rows) for span in hours)
+        most = max(len(hours), MAX_KEPT * _LEFT_PERCENT // 100)
+        while kept > most:
+            widest = max(hours, key=lambda span: len(span.rows))
+            before = len(widest.rows)
+            widest.rows = _without_cheapest(widest.rows)
+            kept -= before - len(widest.rows)
+        self._spans, self._kept = hours, kept
 
     def _take(self, now: float, *, leaving: bool) -> bool:
         """Take the oldest span to send it, if it is due. Returns whether there is one."""
@@ -166,6 +191,34 @@ class UsageTallies:
                 UsageRow(*key, *[max(-MAX_AMOUNT, min(number, MAX_AMOUNT)) for number in numbers])
             )
         return True
+
+
+def _add(rows: dict[_Key, list[int]], key: _Key, numbers: Iterable[int]) -> int:
+    """Add to a row. Returns how many rows that makes."""
+    row = rows.get(key)
+    if row is None:
+        rows[key] = list(numbers)
+        return 1
+    for at, number in enumerate(numbers):
+        row[at] += number
+    return 0
+
+
+def _merge(rows: dict[_Key, list[int]], into: dict[_Key, list[int]]) -> None:
+    for key, numbers in rows.items():
+        _add(into, key, numbers)
+
+
+def _without_cheapest(rows: dict[_Key, list[int]]) -> dict[_Key, list[int]]:
+    """The rows, half of which are counted without their tenants, or without their models if none has one."""
+    named = [key for key in rows if key[2]]
+    plain = named or [key for key in rows if key != _NAMELESS]
+    plain.sort(key=lambda key: (rows[key][_COST], sum(rows[key])))
+    found = dict(rows)
+    for key in plain[: len(plain) // 2 + 1]:
+        numbers = found.pop(key)
+        _add(found, (key[0], key[1], "") if named else _NAMELESS, numbers)
+    return found
 
 
 def _text(text: str, most: int) -> str:

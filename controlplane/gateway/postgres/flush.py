@@ -65,7 +65,9 @@ _FAILED_CALLS = """
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
     "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
-    "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '1 day'",
+    "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '1 day' AND kind <> 'erase'",
+    # Pods may report a tenant that was erased for a week.
+    "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '8 days'",
     "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
     "DELETE FROM fleet_failedcalls WHERE at < now() - interval '1 day'",
 )

@@ -22,8 +22,18 @@ from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.usage_parts import UsageParts, WaitingPart
 from controlplane.gateway.settings import GatewaySettings
-from controlplane.ledger.rows import AMOUNTS, COUNTED, DAYS, ERASE, HOURS, LATELY, RECEIPTS, Table, added
-from controlplane.series.kinds import tenant_number
+from controlplane.ledger.rows import (
+    AMOUNTS,
+    COUNTED,
+    DAYS,
+    ERASE,
+    HOURS,
+    LATELY,
+    RECEIPTS,
+    TOTALS,
+    Table,
+    added,
+)
 
 #: Between two writes. A pod has its answer with the heartbeat after it.
 WRITE_S = 1.0
@@ -108,9 +118,9 @@ async def write_parts(connection: AsyncConnection, environment: str, parts: Sequ
         new = [part for part in parts if part.number > known[part.process]]
         if not new:
             return
-        hours, days = _sums(environment, new)
-        await connection.execute(HOURS.add, (_rows(HOURS, hours),))
-        await connection.execute(DAYS.add, (_rows(DAYS, days),))
+        # The row of a day is one for all gateways, so it is locked last, and for the shortest time.
+        for table, sums in zip((HOURS, DAYS, TOTALS), _sums(environment, new), strict=True):
+            await connection.execute(table.add, (_rows(table, sums),))
         last: dict[tuple[str, str], int] = {}
         for part in new:
             last[part.process] = max(part.number, last.get(part.process, 0))
@@ -120,18 +130,21 @@ async def write_parts(connection: AsyncConnection, environment: str, parts: Sequ
         await connection.execute(COUNTED, (_text(numbers), environment))
 
 
-async def erase_again(connection: AsyncConnection, environment: str, tenant: int) -> None:
-    """Erase a tenant that a write brought back while it was erased."""
-    for (name,) in await (await connection.execute(LATELY, (environment,))).fetchall():
-        if tenant_number(name) == tenant:
-            for statement in ERASE:
-                await connection.execute(statement, (environment, name))
+async def erase_again(connection: AsyncConnection, environment: str, tenants: Sequence[int]) -> None:
+    """Erase tenants that a write brought back while they were erased.
+
+    Postgres looks for their names: there may be 100,000 tenants, and heartbeats need the event loop.
+    """
+    for (name,) in await (await connection.execute(LATELY, (environment, list(tenants)))).fetchall():
+        for statement in ERASE:
+            await connection.execute(statement, (environment, name))
 
 
-def _sums(environment: str, parts: Iterable[WaitingPart]) -> tuple[_Sums, _Sums]:
-    """The hours and the days to add: keys in the order of the columns of their tables."""
+def _sums(environment: str, parts: Iterable[WaitingPart]) -> tuple[_Sums, _Sums, _Sums]:
+    """The hours, the days and the totals to add: keys in the order of the columns of their tables."""
     hours: _Sums = {}
     days: _Sums = {}
+    totals: _Sums = {}
     for part in parts:
         at = datetime.fromtimestamp(part.hour, UTC)
         for row in part.rows:
@@ -141,10 +154,11 @@ def _sums(environment: str, parts: Iterable[WaitingPart]) -> tuple[_Sums, _Sums]
                 (hours, (environment, _SERVICE, at.isoformat(), part.service, *what)),
                 (hours, (environment, _TENANT, at.isoformat(), row.tenant, *what)),
                 (days, (environment, at.date().isoformat(), row.tenant, *what)),
+                (totals, (environment, at.date().isoformat())),
             ):
                 before = sums.get(key)
                 sums[key] = list(amounts) if before is None else added(before, amounts)
-    return hours, days
+    return hours, days, totals
 
 
 def _rows(table: Table, sums: _Sums) -> str:

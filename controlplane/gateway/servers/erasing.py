@@ -18,5 +18,5 @@ def erase_tenant(sums: FleetSums, number: int, *, before: float) -> bool:
             del span.counted[thing]
             span.dirty = True
     in_lists = sums.tops.erase(number)
-    in_usage = sums.usage.erase(number)
+    in_usage = sums.usage.erase(number, at=before)
     return sums.tenant_hours.erase(number, before=before) or in_lists or in_usage

@@ -19,10 +19,13 @@ HOUR_S = 3_600
 MAX_WAITING = 100_000
 #: Processes whose last number is remembered. A part of another one is written, and refused as counted.
 MAX_KNOWN = 50_000
-#: Models of one environment since the start of this process. Pods are not trusted: they could invent some.
-MAX_MODELS = 2_000
+#: Models of one service since the start of this process, and services with models of their own. Pods are not
+#: trusted: one that invents models takes the names of its own service only.
+MAX_MODELS, MAX_SERVICES = 200, 500
 #: The oldest hour that a pod can report, as an age.
 MAX_AGO_S = 7 * 86_400
+#: A tenant that was erased has no name in what pods began to count before, or so soon after.
+ERASED_UNTIL_S = 30.0
 
 #: Server and boot.
 Process = tuple[str, str]
@@ -44,7 +47,10 @@ class UsageParts:
         self._rows = 0
         #: The last part of a process that Postgres has, as far as this gateway knows.
         self._written: dict[Process, int] = {}
-        self._models: set[tuple[str, str]] = set()
+        #: Service -> the models and dependencies that it has named.
+        self._models: dict[str, set[tuple[str, str]]] = {}
+        #: Number of a tenant -> when it was erased: pods may report what they counted before for days.
+        self._erased: dict[int, float] = {}
         #: Parts that had no room.
         self.left_out = 0
 
@@ -84,8 +90,17 @@ class UsageParts:
         for process in list(islice(self._written, max(0, len(self._written) - MAX_KNOWN))):
             del self._written[process]
 
-    def erase(self, tenant: int) -> bool:
-        """Forget the name of a tenant. Returns whether it was there."""
+    def is_erased(self, tenant: int, at: float) -> bool:
+        """Whether ``erase`` was called for this."""
+        return self._erased.get(tenant, 0.0) >= at
+
+    def erase(self, tenant: int, *, at: float) -> bool:
+        """Forget the name of a tenant that was erased ``at`` this wall time, also in parts that come later.
+
+        Returns whether it was there.
+        """
+        oldest = at - MAX_AGO_S
+        self._erased = {number: one for number, one in self._erased.items() if one > oldest} | {tenant: at}
         erased = False
         for key, part in self._waiting.items():
             rows = tuple(
@@ -98,22 +113,35 @@ class UsageParts:
         return erased
 
     def _add(self, process: Process, service: str, part: UsagePart, wall: float) -> None:
-        hour = int(wall - min(part.ago_s, MAX_AGO_S)) // HOUR_S * HOUR_S
-        self._waiting[process, part.number] = WaitingPart(
-            process, part.number, service, hour, self._bounded(part.rows)
-        )
+        began = wall - min(part.ago_s, MAX_AGO_S)
+        rows = self._bounded(service, self._unnamed(part.rows, began))
+        hour = int(began) // HOUR_S * HOUR_S
+        self._waiting[process, part.number] = WaitingPart(process, part.number, service, hour, rows)
         self._rows += _rows_of(part)
 
-    def _bounded(self, rows: Sequence[UsageRow]) -> tuple[UsageRow, ...]:
-        """The rows, without the names of models if there are too many."""
+    def _unnamed(self, rows: Sequence[UsageRow], began: float) -> Sequence[UsageRow]:
+        """The rows, without tenants that were erased since the pod began to count them."""
+        erased = {number for number, at in self._erased.items() if began < at + ERASED_UNTIL_S}
+        if not erased:
+            return rows
+        return [
+            replace(row, tenant="") if row.tenant and tenant_number(row.tenant) in erased else row
+            for row in rows
+        ]
+
+    def _bounded(self, service: str, rows: Sequence[UsageRow]) -> tuple[UsageRow, ...]:
+        """The rows, without the names of models if the service has too many."""
+        if service not in self._models and len(self._models) >= MAX_SERVICES:
+            service = ""
+        known = self._models.setdefault(service, set())
         kept = []
         for row in rows:
             model = (row.model, row.dependency)
-            if model not in self._models:
-                if len(self._models) >= MAX_MODELS:
+            if model not in known:
+                if len(known) >= MAX_MODELS:
                     kept.append(replace(row, model="", dependency=""))
                     continue
-                self._models.add(model)
+                known.add(model)
             kept.append(row)
         return tuple(kept)
 

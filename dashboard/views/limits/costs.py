@@ -11,7 +11,6 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require
-from controlplane.ledger.models import UsageDay
 from controlplane.ledger.reading import (
     GROUPS,
     Line,
@@ -20,6 +19,7 @@ from controlplane.ledger.reading import (
     Wanted,
     month_of,
     read_costs,
+    read_months,
     read_summary,
 )
 from controlplane.phrases import count, percent, usd
@@ -158,8 +158,7 @@ def _months(
     environment: str, given: dict[str, str], shown: date, today: date
 ) -> Iterable[tuple[str, str, bool]]:
     """The months that the ledger knows, the newest first, and the present one."""
-    known = UsageDay.objects.filter(environment=environment).dates("day", "month", order="DESC")
-    for month in dict.fromkeys([today.replace(day=1), *known]):
+    for month in dict.fromkeys([today.replace(day=1), *read_months(environment)]):
         words = f"{month:%B}" if month.year == today.year else f"{month:%B %Y}"
         this = None if month == today.replace(day=1) else f"{month:%Y-%m}"
         is_shown = (month.year, month.month) == (shown.year, shown.month)

@@ -8,7 +8,7 @@ from django.db.models import Sum
 from msgspec.structs import asdict
 
 from controlplane.gateway.postgres.usage_rows import UsageWriter
-from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS
 from fuseboard.contract.sync import SyncResponse, decode_response
 from fuseboard.reporting.usage_tallies import EVERY_S, UsageTallies, Used
@@ -25,7 +25,7 @@ class Pod:
         self, clock: TurnedClock, name: str = "pod-1", boot: str = "boot-0001", **fields: Any
     ) -> None:
         self.clock, self.name, self.boot, self.fields = clock, name, boot, fields
-        self.tallies = UsageTallies(now=lambda: clock.now)
+        self.tallies = UsageTallies(now=lambda: clock.now, wall=clock.wall)
 
     def call(self, tenant: str = "acme", model: str = "m", dependency: str = "llm", **numbers: int) -> Used:
         used = Used(**numbers)
@@ -69,11 +69,12 @@ async def delivered(pod: Pod, gateway: Gateway) -> None:
 
 @sync_to_async
 def totals() -> list[dict[str, int]]:
-    """The sums of the three books, which must be equal."""
+    """The sums of the four books, which must be equal."""
     books = (
         UsageHour.objects.filter(whose=Whose.SERVICE),
         UsageHour.objects.filter(whose=Whose.TENANT),
         UsageDay.objects.all(),
+        UsageTotal.objects.all(),
     )
     return [{name: int(book.aggregate(n=Sum(name))["n"] or 0) for name in AMOUNTS} for book in books]
 

@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS
 
 USUAL = {"environment": "production", "model": "gpt-5.2", "dependency": "openai"}
@@ -20,7 +20,16 @@ def put_hour(at: datetime, *, service: str = "shop", **numbers: Any) -> None:
 
 
 def put_day(day: date, *, tenant: str = "acme-retail", **numbers: Any) -> None:
-    UsageDay.objects.create(day=day, tenant=tenant, **_columns(numbers))
+    columns = _columns(numbers)
+    UsageDay.objects.create(day=day, tenant=tenant, **columns)
+    amounts = {name: columns[name] for name in AMOUNTS}
+    total, made = UsageTotal.objects.get_or_create(
+        environment=USUAL["environment"], day=day, defaults=amounts
+    )
+    if not made:
+        for name, number in amounts.items():
+            setattr(total, name, getattr(total, name) + number)
+        total.save()
 
 
 def today() -> date:

@@ -3,6 +3,8 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.ledger.reading import (
     MIN_JUMP_MICRO_USD,
@@ -10,6 +12,7 @@ from controlplane.ledger.reading import (
     month_of,
     read_costs,
     read_jump,
+    read_months,
     read_spent_today,
     read_summary,
     read_unpriced,
@@ -29,6 +32,18 @@ def lines(
 ) -> list[tuple[str, int]]:
     wanted = Wanted(by=by, since=since, until=until, **only)
     return [(line.name, line.micro_usd) for line in read_costs("production", wanted, most=most).lines]
+
+
+def test_what_every_view_reads_takes_one_row_of_each_day() -> None:
+    for number in range(40):
+        put_day(DAY, tenant=f"tenant-{number}", micro_usd=5)
+    with CaptureQueriesContext(connection) as captured:
+        assert read_spent_today("production", NOW) == 200
+        assert read_summary("production", NOW).month.calls == 40
+        assert read_months("production") == [DAY.replace(day=1)]
+    read = " ".join(query["sql"] for query in captured.captured_queries)
+    assert "ledger_usagetotal" in read
+    assert "ledger_usageday" not in read
 
 
 def test_lines_are_by_model_tenant_service_or_day_the_most_expensive_first() -> None:

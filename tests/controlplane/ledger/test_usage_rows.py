@@ -8,10 +8,12 @@ from asgiref.sync import sync_to_async
 from msgspec.structs import replace
 from psycopg import OperationalError
 
+from controlplane.fleet.models import GatewayOrder, OrderKind
 from controlplane.gateway.postgres import usage_rows
+from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.servers import usage_parts
 from controlplane.ledger import edits
-from controlplane.ledger.models import UsageDay, UsageHour, UsageReceipt, Whose
+from controlplane.ledger.models import UsageDay, UsageHour, UsageReceipt, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS
 from controlplane.series.kinds import tenant_number
 from fuseboard.contract.usage import UsagePart, UsageRow
@@ -48,7 +50,7 @@ async def test_calls_are_in_the_hours_of_services_and_tenants_and_in_the_day(clo
     ]
     await delivered(pod, gateway)
     await delivered(other, gateway)
-    assert await totals() == [bill_of(calls)] * 3
+    assert await totals() == [bill_of(calls)] * 4
     hour = hour_of(START)
     assert await hours() == {(hour, "acme", "m"): 2, (hour, "globex", "n"): 1}
     assert await hours(Whose.SERVICE) == {
@@ -152,6 +154,21 @@ async def test_memory_is_bounded_while_postgres_is_down(clock, monkeypatch):
     assert (await totals())[2]["calls"] == sent
 
 
+async def test_the_totals_of_days_include_what_a_gateway_of_an_older_release_wrote(clock, database):
+    pod, gateway = Pod(clock), Gateway(clock)
+    pod.call(fresh=3)
+    await delivered(pod, gateway)
+    await database.execute("UPDATE ledger_usagetotal SET fresh = 1")
+    await database.execute(
+        "INSERT INTO ledger_usageday SELECT id + 1, calls, 4, cached, written, output, micro_usd, wasted,"
+        " wasted_micro_usd, estimated, estimated_micro_usd, unpriced, saved_micro_usd, environment, day - 1,"
+        " tenant, model, dependency FROM ledger_usageday"
+    )
+    await sync_to_async(edits.tidy)(START)
+    found = sync_to_async(lambda: list(UsageTotal.objects.order_by("day").values_list("day", "fresh")))
+    assert await found() == [(START.date() - timedelta(days=1), 4), (START.date(), 3)]
+
+
 async def test_a_pod_that_invents_models_and_ages_is_bounded(clock, monkeypatch):
     monkeypatch.setattr(usage_parts, "MAX_MODELS", 2)
     gateway = Gateway(clock)
@@ -161,6 +178,58 @@ async def test_a_pod_that_invents_models_and_ages_is_bounded(clock, monkeypatch)
     assert await gateway.write()
     at = ago(days=7)
     assert await hours() == {(at, "acme", "m0"): 1, (at, "acme", "m1"): 1, (at, "acme", ""): 3}
+
+
+async def test_a_pod_that_invents_models_leaves_those_of_other_services_their_names(clock, monkeypatch):
+    monkeypatch.setattr(usage_parts, "MAX_MODELS", 2)
+    monkeypatch.setattr(usage_parts, "MAX_SERVICES", 2)
+    bad, good, third, gateway = (
+        Pod(clock),
+        Pod(clock, "pod-2", service="search"),
+        Pod(clock, "pod-3", service="s3"),
+        Gateway(clock),
+    )
+    for number in range(50):
+        bad.call(model=f"invented-{number}")
+    await delivered(bad, gateway)
+    good.call(model="gpt-5.2", micro_usd=7)
+    third.call(model="own", micro_usd=5)
+    await delivered(good, gateway)
+    await delivered(third, gateway)
+    hour = hour_of(START)
+    found = await hours(Whose.SERVICE)
+    assert found[hour, "search", "gpt-5.2"] == 1
+    assert found[hour, "s3", "own"] == 1
+    assert found[hour, "checkout", ""] == 48
+
+
+async def test_what_a_pod_counted_before_a_tenant_was_erased_has_no_name_whenever_it_comes(clock):
+    pod, gateway = Pod(clock), Gateway(clock)
+    await pod.beat(gateway.gateway)
+    pod.call(fresh=3)
+    pod.call("globex", fresh=4)
+    fleet = gateway.gateway.fleets["production"]
+    fleet.sums.usage.erase(tenant_number("acme"), at=clock.wall())
+    clock.turn(5 * 3600)  # the gateway was away, or the pod was frozen
+    pod.call(fresh=5)
+    await delivered(pod, gateway)
+    hour = hour_of(START)
+    assert await hours() == {
+        (hour, "", "m"): 1,
+        (hour, "globex", "m"): 1,
+        (hour + timedelta(hours=5), "acme", "m"): 1,
+    }
+
+
+async def test_a_gateway_that_was_away_while_a_tenant_was_erased_erases_what_it_wrote(clock, database):
+    pod, gateway = Pod(clock), Gateway(clock)
+    pod.call(fresh=3)
+    await delivered(pod, gateway)
+    order = {"environment": "production", "kind": OrderKind.ERASE, "server": str(tenant_number("acme"))}
+    await sync_to_async(GatewayOrder.objects.create)(**order)
+    await database.execute("UPDATE fleet_gatewayorder SET at = now() - interval '7 days'")
+    await Orders(gateway.gateway.fleets, clock).look(database)
+    assert await hours() == {(hour_of(START), "", "m"): 1}
 
 
 async def test_an_erased_tenant_stays_in_the_sums_without_its_name(clock, database):
@@ -176,17 +245,18 @@ async def test_an_erased_tenant_stays_in_the_sums_without_its_name(clock, databa
     await pod.beat(gateway.gateway)
     assert await sync_to_async(edits.erase_tenant)("production", "acme") == 2
     number = tenant_number("acme")
-    assert gateway.gateway.fleets["production"].sums.usage.erase(number)
+    at = clock.wall()
+    assert gateway.gateway.fleets["production"].sums.usage.erase(number, at=at)
     await delivered(pod, gateway)
     hour = hour_of(START)
     assert await hours() == {(hour, "", "m"): 3, (hour, "globex", "m"): 1}
-    assert [book["fresh"] for book in await totals()] == [13, 13, 13]
-    # A write that was on its way brings it back, until gateways look again.
+    assert [book["fresh"] for book in await totals()] == [13] * 4
+    # A write that was on its way brings it back, until gateways look again. So does a gateway that is late.
     pod.call(fresh=2)
-    await delivered(pod, gateway)
-    await usage_rows.erase_again(database, "production", number)
+    await delivered(pod, Gateway(clock))
+    await usage_rows.erase_again(database, "production", [7, number])
     assert {name for _, name, _ in await hours()} == {"", "globex"}
-    assert [book["fresh"] for book in await totals()] == [15, 15, 15]
+    assert [book["fresh"] for book in await totals()] == [15] * 4
 
 
 async def test_old_hours_keep_the_most_expensive_tenants_and_their_sum(clock, monkeypatch):
@@ -203,7 +273,7 @@ async def test_old_hours_keep_the_most_expensive_tenants_and_their_sum(clock, mo
     await tidy(START + timedelta(hours=3))
     hour = hour_of(START)
     assert await hours() == {(hour, "a", "m"): 1, (hour, "c", "m"): 1, (hour, "", "m"): 3}
-    assert await totals() == [bill_of(calls)] * 3
+    assert await totals() == [bill_of(calls)] * 4
     assert await sync_to_async(UsageDay.objects.count)() == 5, "days have all tenants"
 
 
@@ -280,7 +350,7 @@ async def test_the_sum_of_the_ledger_is_the_bill_whatever_happens(clock, seed, m
             await gateways[0].writer.write()
     for gateway in gateways:
         await gateway.writer.disconnect()
-    assert await totals() == [bill_of(bill)] * 3
+    assert await totals() == [bill_of(bill)] * 4
 
 
 def test_parts_of_one_process_wait_in_the_order_of_their_numbers():
