@@ -62,6 +62,8 @@ app.conf.beat_schedule = {
     "sweep-outbox": _every(1, "publishing.sweep_outbox"),
     "reconcile": _every(2, "publishing.reconcile"),
     "keep-redis-ready": _every(2, "redis.keep_ready"),
+    "restore-budgets": _every(10, "budgets.restore"),
+    "forget-budgets": _every(3600, "budgets.forget"),
     "measure-redis": _every(10, "redis.measure_nodes"),
     "reconcile-tenants": _every(60, "publishing.reconcile_tenants"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),

@@ -34,7 +34,7 @@ REPAIRS = Counter(
     "Differences found and repaired in Redis.",
     by=_BOTH,
     labels=("what",),
-    most=3,
+    most=4,
     panel=Panel(_ROW, "Differences repaired in Redis"),
 )
 SCRIPTS_BLOCKED = Counter(

@@ -18,6 +18,7 @@ from controlplane.redis.endless_scripts import KILLED, UNKILLABLE, kill_endless_
 from controlplane.redis.functions import load_functions
 from controlplane.redis.scripts import PATIENT_S, limits
 from controlplane.redis_acl import HARDENED
+from controlplane.repair.budgets import forget_budgets, restore_all
 from controlplane.repair.redis_nodes import measure_nodes
 from controlplane.repair.tenant_digests import reconcile_tenants
 
@@ -82,6 +83,18 @@ def reconcile_environment(environment: str) -> None:
     changed = enforce(environment, deadline_s=PATIENT_S)
     if changed:
         repairs.labels("override").inc(len(changed))
+
+
+@app.task(name="budgets.restore")
+def restore_lost_budgets() -> None:
+    """Put back what Redis has lost of budgets, and no pod has put back."""
+    slugs = list(Environment.objects.order_by("slug").values_list("slug", flat=True))
+    repairs.labels("budgets").inc(restore_all(slugs, timezone.now()))
+
+
+@app.task(name="budgets.forget")
+def forget_old_budgets() -> None:
+    forget_budgets(timezone.now())
 
 
 @app.task(name="redis.keep_ready")

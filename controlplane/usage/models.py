@@ -60,3 +60,26 @@ class RuleDemand(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.tenant} {self.rule} {self.at} {self.asked}"
+
+
+class KnownBudget(models.Model):
+    """A budget as the worker last saw it in Redis, in case every pod that knows it has gone."""
+
+    environment = models.CharField(max_length=64)
+    #: The key of its counter in Redis, which has a digest of the tenant.
+    key = models.CharField(max_length=400)
+    #: The start of the period, in microseconds.
+    began = models.BigIntegerField()
+    #: The mark of the store, see ``lua/restore.lua`` of the agent.
+    mark = models.CharField(max_length=20)
+    amount = models.BigIntegerField()
+    #: Spent in the period before the budget was made, or cleared: the ledger has it too.
+    beyond = models.BigIntegerField()
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "key"], name="known_budget_once"),)
+        indexes = (models.Index(fields=["at"], name="known_budget_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.key}: {self.amount}"

@@ -451,3 +451,37 @@ async def test_the_alternative_of_a_chain_has_none():
 
     answer = await FakeAgent().fallback("gpt", [Alternative("mini", call=has_cheaper_source)]).run(fail)
     assert (answer.value, answer.source) == (False, "mini")
+
+
+async def test_each_of_many_budgets_gets_its_turn_although_all_are_spent_all_the_time(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_budgets, "LOOK_S", 0.05)
+    monkeypatch.setattr(kept_budgets, "STEP_S", 0.02)
+    monkeypatch.setattr(kept_budgets, "MAX_AT_ONCE", 3)
+    names = [f"tenant-{number}" for number in range(20)]
+    tenants = dict.fromkeys(names, TenantRecord(tier="free"))
+    async with pods(redis_url, policy_of(of_tier=(budget(9 * ONE_USD),)), tenants=tenants) as (pod,):
+        kept = pod.admission.redis_fallback.budgets
+        for name in names:
+            await call(pod, 1, tenant=name)
+
+        async def all_known() -> bool:
+            # The first ones are spent again and again, and so are always due.
+            for name in names[:6]:
+                await call(pod, 1, tenant=name)
+            return len(kept._kept) == 20 and all(one.mark for one in kept._kept.values())
+
+        await eventually(all_known)
+        # After a loss, each is put back, too.
+        await eventually(lambda: kept._timer is None and not kept._round)
+        amounts = {key: one.amount for key, one in kept._kept.items()}
+        limits.flushall()
+        await call(pod, 1, tenant=names[0])
+
+        def all_back() -> bool:
+            return all(
+                int((limits.get(key) or b"0 0").split()[1]) >= amount for key, amount in amounts.items()
+            )
+
+        await eventually(all_back)

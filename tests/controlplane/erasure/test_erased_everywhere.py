@@ -101,7 +101,7 @@ NEVER = frozenset(
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
     protection frozen_by alert_rules page title name returns_to body source default_title default_body
     fallback_note username first_name last_name email password key value id name_prefix detail points turns
-    aliases pool hosts pools account tier at_100 instead_of
+    aliases pool hosts pools account tier at_100 instead_of mark
     """.split()  # noqa: SIM905 - read as a text, not as many strings
 )
 #: Tables of which a column that is in ``NEVER`` for others was looked at: it holds no tenant here.
@@ -110,7 +110,7 @@ LOOKED_AT = frozenset(
     accounts_agenttoken accounts_apitoken accounts_kept accounts_login accounts_ticket accounts_user
     approvals_rule alerts_evaluation alerts_receiver alerts_route audit_chainhead audit_export_export
     breakers_streamposition breakers_transition fleet_event fleet_gatewayorder fleet_redisnode
-    ledger_usagereceipt
+    ledger_usagereceipt ledger_usagetotal usage_knownbudget
     policies_dependency policies_runbook policies_runbookrevision policies_subjectlimit
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts

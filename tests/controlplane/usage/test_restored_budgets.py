@@ -1,0 +1,167 @@
+"""A Redis that lost its data, and whose pods have all restarted, gets the budgets back from the worker."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from controlplane.editing import edits
+from controlplane.ledger.models import UsageDay, UsageHour, Whose
+from controlplane.ledger.rows import AMOUNTS
+from controlplane.repair.budgets import forget_budgets, restore_budgets
+from controlplane.usage.clear_counter import clear_counter
+from controlplane.usage.models import KnownBudget
+from fuseboard.contract import keys
+from fuseboard.contract.calendar_period import period_around
+from fuseboard.contract.words import Period
+
+WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
+KEY = keys.account_budget("production", "main", "main-month")
+OF_TIER = keys.tenant_budget("production", "acme", "pro-month")
+
+
+@pytest.fixture(autouse=True)
+def main_month(production: str, ada: Any, settings: Any, redis_url: str) -> None:
+    settings.REDIS_URL = redis_url
+    amount: dict[str, Any] = {"amount": 1_000_000, "period": "month", "expected_version": 0}
+    edits.set_account(**WHY, actor=ada, account="main", pools=["openai"], expected_version=0)
+    edits.set_budget(**WHY, actor=ada, budget="main-month", account="main", **amount)
+    edits.set_budget(**WHY, actor=ada, budget="pro-month", tier="pro", **amount)
+
+
+def began() -> int:
+    return period_around(int(datetime.now(UTC).timestamp() * 1_000_000), Period.MONTH, "UTC")[0]
+
+
+def spend(limits: redis.Redis, amount: int, key: str = KEY) -> None:
+    """As pods spend, and look at what is spent."""
+    before = spent(limits, key)
+    limits.set(key, f"{began()} {before + amount}")
+    mark = keys.budget_mark(key)
+    if not limits.hexists(mark, str(began())):
+        now = limits.time()
+        limits.hset(mark, str(began()), f"{now[0] * 1_000_000 + now[1]} 0")
+
+
+def spent(limits: redis.Redis, key: str = KEY) -> int:
+    text = limits.get(key)
+    return int(text.split()[1]) if text else 0  # type: ignore[union-attr]
+
+
+def enter(micro_usd: int, *, dependency: str = "openai", tenant: str = "acme") -> None:
+    """As gateways write what pods used."""
+    now = datetime.now(UTC)
+    numbers = {**dict.fromkeys(AMOUNTS, 0), "micro_usd": micro_usd}
+    about = {"environment": "production", "model": f"m{UsageDay.objects.count()}", "dependency": dependency}
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    UsageHour.objects.create(at=hour, whose=Whose.SERVICE, name="shop", **about, **numbers)
+    UsageHour.objects.create(at=hour, whose=Whose.TENANT, name=tenant, **about, **numbers)
+    UsageDay.objects.create(day=now.date(), tenant=tenant, **about, **numbers)
+
+
+def look() -> int:
+    return restore_budgets("production", datetime.now(UTC))
+
+
+def test_after_a_loss_a_budget_goes_on_from_what_the_worker_saw(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    enter(0)
+    spend(limits, 70_000, OF_TIER)
+    assert look() == 0
+    limits.flushall()
+    assert look() == 2
+    assert (spent(limits), spent(limits, OF_TIER)) == (300_000, 70_000)
+    assert look() == 0
+    spend(limits, 5)
+    assert look() == 0
+    assert spent(limits) == 300_005
+    # The mark says how much is back: a pod that knows more adds the difference.
+    stored = limits.hget(keys.budget_mark(KEY), str(began()))
+    assert stored is not None
+    assert stored.split()[1] == b"300000"  # type: ignore[union-attr]
+
+
+def test_what_was_spent_since_the_loss_counts_too_and_nothing_counts_twice(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    look()
+    limits.flushall()
+    spend(limits, 20_000)
+    enter(20_000)
+    assert look() == 1
+    assert spent(limits) == 320_000
+    assert look() == 0
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits) == 320_000
+
+
+def test_what_pods_used_while_redis_was_down_comes_from_the_ledger(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    enter(9_000, dependency="another")
+    look()
+    # Pods go on without Redis, and restart: only the ledger knows what they used.
+    enter(150_000)
+    limits.flushall()
+    spend(limits, 40_000)
+    enter(40_000)
+    assert look() == 1
+    assert spent(limits) == 490_000
+
+
+def test_what_was_spent_before_the_budget_was_made_or_cleared_stays_out(
+    limits: redis.Redis, ada: Any
+) -> None:
+    enter(600_000)
+    spend(limits, 10_000)
+    enter(10_000)
+    look()
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits) == 10_000
+    spend(limits, 90_000)
+    enter(90_000)
+    look()
+    clear_counter(**WHY, actor=ada, budget="main-month")
+    assert look() == 0
+    assert spent(limits) == 0
+    spend(limits, 5_000)
+    enter(5_000)
+    look()
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits) == 5_000
+
+
+def test_a_store_that_lost_nothing_is_not_changed(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    look()
+    # The ledger knows more: a call of a pod that enforces no budget.
+    enter(900_000)
+    assert look() == 0
+    assert spent(limits) == 300_000
+
+
+def test_a_budget_of_an_earlier_period_and_a_damaged_counter_stay_as_they_are(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    look()
+    KnownBudget.objects.update(began=1)
+    limits.flushall()
+    assert look() == 0
+    assert not limits.exists(KEY)
+    spend(limits, 300_000)
+    look()
+    limits.delete(KEY)
+    limits.sadd(KEY, "damaged")
+    assert look() == 0
+
+
+def test_periods_that_are_over_are_forgotten(limits: redis.Redis) -> None:
+    spend(limits, 1)
+    look()
+    forget_budgets(datetime.now(UTC) + timedelta(days=31))
+    assert KnownBudget.objects.exists()
+    forget_budgets(datetime.now(UTC) + timedelta(days=33))
+    assert not KnownBudget.objects.exists()
