@@ -4,10 +4,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
+from controlplane.alerts.incidents.follow import retitle
 from controlplane.alerts.lifecycle import AlertProgress, AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.rule import Finding, Severity, Subject
 from controlplane.alerts.state.progress import CAUSE_ARRIVES_S, fields_after
+from tests.dashboard.test_incident_pages import incident
 
 BEGAN = 1_700_000_000.0
 
@@ -73,3 +77,17 @@ def test_the_words_of_the_worst_severity_agree_with_it() -> None:
     evaluated(15.3, "warning", 120)
     evaluated(40.0, "critical", 180)
     assert (row.text, row.worst_text) == ("Redis p99 is 40.0 ms", "Redis p99 is 32.0 ms")
+
+
+@pytest.mark.django_db
+def test_an_incident_takes_the_worst_words_of_the_alert_that_named_it() -> None:
+    """Its title kept the first figure."""
+    opened = incident("p99", text="Redis p99 is 12.3 ms")
+    row = Alert.objects.select_related("incident").get()
+    row.worst_text = "Redis p99 is 32.0 ms"
+    retitle(row, "a text of another alert")
+    opened.refresh_from_db()
+    assert opened.title == "Redis p99 is 12.3 ms"
+    retitle(row, "Redis p99 is 12.3 ms")
+    opened.refresh_from_db()
+    assert opened.title == "Redis p99 is 32.0 ms"
