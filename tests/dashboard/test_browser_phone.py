@@ -130,6 +130,30 @@ def test_the_first_row_is_near_the_heading(sign_in: Any, production: str, path: 
     assert page.locator("table.stacks tr[data-row]").first.bounding_box()["y"] - heading <= highest
 
 
+def test_the_first_alert_is_near_the_heading(sign_in: Any, production: str) -> None:
+    """Seven lines stood before it, four of them the same on five pages."""
+    alert("lag")
+    page = on_phone(sign_in, "ada", "/alerts")
+    page.evaluate("document.querySelectorAll('main .notice').forEach(one => one.remove())")
+    first = page.locator("#rows .list > li").first.bounding_box()["y"]
+    assert first - page.locator("main h1").first.bounding_box()["y"] <= 180
+
+
+@pytest.mark.parametrize("path", ["", "/receivers", "/routes", "/rules"])
+def test_the_words_on_severity_and_level_fold_behind_one_line(
+    sign_in: Any, production: str, path: str
+) -> None:
+    page = on_phone(sign_in, "ada", f"/alerts{path}")
+    words = page.get_by_text("who must know: 1 is handled automatically")
+    assert not words.is_visible()
+    page.click("text=What severity and level mean")
+    assert words.is_visible()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"/alerts{path}")
+    assert words.is_visible()
+    assert not page.is_visible("text=What severity and level mean"), "there is room"
+
+
 def test_an_override_that_ends_takes_one_line(sign_in: Any, production: str) -> None:
     """The page began at 133 pixels, below three lines about an override."""
     for name in ("payments-api", "search"):
