@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Case, F, Min, QuerySet, Sum, When
 from django.db.models.functions import TruncDate
 
@@ -80,6 +81,13 @@ class Wanted:
     @property
     def _by_hours(self) -> bool:
         return self.by == "service" or self.service is not None
+
+    def kept_from(self, now: datetime) -> date:
+        """The first day of which the ledger still has every call. It keeps services for a shorter time."""
+        if self._by_hours:
+            oldest = now.astimezone(UTC) - timedelta(days=settings.LEDGER_KEPT_HOURS_D)
+            return oldest.date() + timedelta(days=1)
+        return (now.astimezone(UTC) - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()
 
     def rows(self, environment: str) -> QuerySet[Any]:
         if self._by_hours:

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -115,6 +115,24 @@ def test_an_older_month_has_its_own_lines(log_in: Any, month: None) -> None:
     assert row.startswith("initech 2.00 USD")
     assert f"{before:%B %Y}, UTC: 2.00 USD for 1 call" in text_of(html)
     assert "13.00 USD this month" in text_of(html)
+
+
+def test_a_month_whose_services_are_deleted_says_so(log_in: Any, month: None, settings: Any) -> None:
+    """It was "0 USD for 0 calls", while the same month cost 2 USD by tenant."""
+    last = today().replace(day=1) - timedelta(days=1)
+    middle = last.replace(day=15)
+    put_day(last, micro_usd=2_000_000)
+
+    def when(by: str) -> str:
+        shown = text_of(page(log_in, f"?by={by}&month={last:%Y-%m}"))
+        [found] = re.findall(rf"Costs by {by} (.*?), UTC: ", shown)
+        return str(found)
+
+    settings.LEDGER_KEPT_HOURS_D = (today() - middle).days + 1
+    assert when("service") == f"{last:%B %Y}, stored from 15 {last:%B} on"
+    settings.LEDGER_KEPT_HOURS_D = 1
+    assert when("service") == f"{last:%B %Y}, no longer stored"
+    assert when("tenant") == f"{last:%B %Y}"
 
 
 @pytest.mark.parametrize(

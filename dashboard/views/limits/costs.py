@@ -96,7 +96,7 @@ def costs(request: HttpRequest) -> HttpResponse:
             for name, (word, _) in _FILTERS.items()
             if name in given
         ],
-        when=f"{since:%B %Y}" if since != until else f"{since:%-d %B %Y}",
+        when=_when(wanted, now),
         rows=[_row(given, wanted, line, found.total) for line in found.lines],
         total=_total(found.total),
         cut=found.cut,
@@ -135,6 +135,15 @@ def _days(given: dict[str, str], today: date) -> tuple[date, date]:
         day = date.fromisoformat(given["day"])
         return day, day
     return month_of(date.fromisoformat(f"{given['month']}-01") if "month" in given else today)
+
+
+def _when(wanted: Wanted, now: datetime) -> str:
+    """The time of the lines, and the part of it that the ledger has: half a month is not its cost."""
+    words = f"{wanted.since:%B %Y}" if wanted.since != wanted.until else f"{wanted.since:%-d %B %Y}"
+    kept = wanted.kept_from(now)
+    if wanted.until < kept:
+        return f"{words}, no longer stored"
+    return f"{words}, stored from {kept:%-d %B} on" if wanted.since < kept else words
 
 
 def _here(given: dict[str, str], **changed: str | None) -> str:
