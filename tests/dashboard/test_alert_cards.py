@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.rules.rule import Subject
 from controlplane.alerts.rules.texts import past
@@ -11,9 +13,11 @@ from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import StoreFigures
 from controlplane.status.facts import Facts
-from dashboard.live.alert_cards import MAX_LIVE_CARDS
+from dashboard.live.alert_cards import MAX_ALERT_CARDS, MAX_LIVE_CARDS
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
+from dashboard.live.pages import page_of
+from dashboard.live.topics import Topic, fragments
 from tests.dashboard.test_headline import NOW, PLANNED, fleet, others, pod, stored_alert, with_figures
 
 DOWN = StoreFigures(asked_per_s=100.0, timeouts_per_s=100.0, primaries=1, primaries_down=1)
@@ -163,3 +167,13 @@ def test_the_page_of_alerts_sends_a_bounded_number_of_cards() -> None:
     cards = drawn(fleet(), *many).alert_cards
     assert len(cards.live) == MAX_LIVE_CARDS
     assert cards.live + cards.not_live == cards.cards
+
+
+@pytest.mark.parametrize(("others", "words"), [(1, "1 more alert"), (2, "2 more alerts")])
+def test_the_overview_counts_the_alerts_that_it_leaves_out(others: int, words: str) -> None:
+    alerts = [stored_alert(f"near:vendor-{n}", text=f"{n} is near") for n in range(MAX_ALERT_CARDS + others)]
+    live = drawn(fleet(), *alerts)
+    topic = Topic(page="overview", role="viewer")
+    context = page_of(topic, live, History()).context
+    [conditions] = [one for one in fragments(topic, context) if one.target == "conditions"]
+    assert re.findall(r">(\d+ more alerts?)<", conditions.html(context)) == [words]
