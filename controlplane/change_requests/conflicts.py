@@ -5,6 +5,7 @@ from django.utils import timezone
 
 from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest, ProposedChange
+from controlplane.editing.plans.account_plans import misfits
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
@@ -53,10 +54,18 @@ def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
 
 
 def _check_rows(row: ChangeRequest) -> None:
-    """Compare each row with its value when the request was made: it can change without a revision."""
+    """Compare each row with its value when the request was made: it can change without a revision.
+
+    What is true of all accounts, budgets and models together may also have changed with another of them: two
+    requests can give a dependency to two accounts. No pod would get such a configuration.
+    """
     changes = proposals.changes_of(row)
     tenants = {change.name for change in changes if change.kind == "tenant"}
-    state = read_state(row.environment, tenants=tenants)
+    owners = {(change.after or {}).get("tenant", "") for change in changes if change.kind == "budget"}
+    state = read_state(row.environment, tenants=tenants | owners - {""})
     for change in changes:
         if different(change.before, state.get((change.kind, change.name))):
             raise InvalidEdit({"request": [f"{change.kind} {change.name} has changed: rebase the request."]})
+    for kind, name, message in misfits(changes, state):
+        text = f"It no longer fits the current configuration: {kind} {name}: {message}"
+        raise InvalidEdit({"request": [text]})

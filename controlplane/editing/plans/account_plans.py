@@ -1,14 +1,22 @@
 """Accounts and budgets of a plan: what becomes of each, and what cannot be true of all."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from controlplane.editing.plans.plan import Plan
 from controlplane.policies.fields import Fields
+from controlplane.policies.history import Changed
 from controlplane.policies.state import State, names_of, parents_of
-from controlplane.spending.budget_fields import BUDGET_FIELDS, NEW_ACCOUNT, NEW_BUDGET, wrong_budget
+from controlplane.spending.budget_fields import (
+    BUDGET_FIELDS,
+    NEW_ACCOUNT,
+    NEW_BUDGET,
+    wrong_budget,
+    wrong_together,
+)
 from controlplane.spending.budget_rows import OWNERS
+from controlplane.spending.model_checks import wrong_names
 
 #: Reports a field, and what is wrong with it.
 Report = Callable[[str, str], None]
@@ -68,3 +76,21 @@ def still_used(
         for owner in OWNERS if kind == "budget" else ():
             if fields[owner] and (owner, fields[owner]) in removed:
                 yield owner, fields[owner], f"Budget {name} still belongs to it."
+
+
+def misfits(changes: Sequence[Changed], state: State) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and message for what would contradict itself among accounts, budgets and models.
+
+    The changes were checked before, but against an earlier state.
+    """
+    after = {**state, **{(change.kind, change.name): change.after for change in changes}}
+    yield from still_used(after, [thing for thing, fields in after.items() if fields is None])
+    for kind, name, _, message in wrong_together(after):
+        yield kind, name, message
+    for name, _, message in wrong_names(after):
+        yield "model", name, message
+    for change in changes:
+        fields = (change.after or {}) if change.kind == "budget" else {}
+        for owner in OWNERS:
+            if (named := fields.get(owner)) and not after.get((owner, named)):
+                yield "budget", change.name, f"There is no {owner} {named!r}."

@@ -26,6 +26,7 @@ from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.models import Environment, Revision, TenantQuota
 from controlplane.policies.state import read_state
+from controlplane.publishing.snapshot import take_snapshot
 from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
@@ -315,6 +316,40 @@ def test_requests_for_different_things_do_not_conflict(guarded: str) -> None:
     apply(small)
     with pytest.raises(EditConflict):
         apply(whole)
+
+
+def test_requests_that_contradict_each_other_are_not_both_applied(guarded: str) -> None:
+    """Each was valid when it was made. Together, they made a configuration that no pod gets."""
+
+    def request(make: Any, **given: Any) -> ChangeRequest:
+        with pytest.raises(Proposed) as proposed:
+            make(expected_version=None, actor=ADA, **given, **WHY)
+        return approve(proposed.value.request)
+
+    day: dict[str, Any] = {"amount": 1, "period": "day"}
+    first, second = (
+        [
+            request(edits.set_account, account=f"{name}-account", pools=["openai"]),
+            request(edits.set_budget, budget=f"{name}-acme", tenant="acme", instead_of="usual", **day),
+            request(edits.set_model, model=f"{name}-model", aliases=["large"]),
+        ]
+        for name in ("first", "second")
+    )
+    late = request(edits.set_budget, budget="late", account="unused", **day)
+    leaving = request(edits.set_budget, budget="leaving", tenant="other", **day)
+    removals = request(edits.remove_account, account="unused"), request(edits.remove_tenant, tenant="other")
+    for row in first:
+        apply(row)
+    for row, message in zip(second, ("already a pool", "already that budget", "already a name"), strict=True):
+        with pytest.raises(InvalidEdit, match=message):
+            apply(row)
+    for row in removals:
+        apply(row)
+    with pytest.raises(InvalidEdit, match="There is no account 'unused'"):
+        apply(late)
+    with pytest.raises(InvalidEdit, match="There is no tenant 'other'"):
+        apply(leaving)
+    assert take_snapshot("production", since=None).head.revision == head()
 
 
 def test_fewer_approvals_need_approval_and_more_need_enough_people(guarded: str) -> None:
