@@ -2,7 +2,7 @@
 
 from msgspec import Struct, msgpack
 
-from controlplane.gateway.servers.rates import Key
+from controlplane.gateway.servers.rates import Key, elapsed_s
 from fuseboard.contract.load import CallLoad
 from fuseboard.contract.words import CallTier
 
@@ -146,14 +146,13 @@ class CallTrack:
         # The oldest point that a dependency can be compared with. One that a pod has only called, or
         # protected, since then has a younger point than the others.
         for point in self._points:
-            # A heartbeat that waited for a stopped gateway arrives with the next one, as in ``Track``.
-            elapsed_s = max(newest.at - point.at, newest.up_s - point.up_s)
-            if not missing or elapsed_s < _SHORTEST_S:
+            counted_s = elapsed_s(point, newest)
+            if not missing or counted_s < _SHORTEST_S:
                 break
             for was in _unpack(point.packed):
                 now = missing.get(was.dependency)
                 if now is not None and _continues(was, now):
-                    _add_rates(found, was, now, 1000 / elapsed_s)
+                    _add_rates(found, was, now, 1000 / counted_s)
                     del missing[was.dependency]
         return found
 

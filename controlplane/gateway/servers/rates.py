@@ -6,6 +6,7 @@ them leaves nothing behind.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct, msgpack
 
@@ -133,15 +134,24 @@ class Track:
             return NOTHING
         now, counts = _unpack(newest.packed), NOTHING.counts
         latency = NOTHING.latency
-        if (elapsed_s := _elapsed_s(before, newest)) >= _SHORTEST_S:
-            counts = _counts(difference(_unpack(before.packed), now, cut=before.cut), elapsed_s)
-        if (elapsed_s := _elapsed_s(longer, newest)) >= _SHORTEST_S:
+        if (counted_s := elapsed_s(before, newest)) >= _SHORTEST_S:
+            counts = _counts(difference(_unpack(before.packed), now, cut=before.cut), counted_s)
+        if (counted_s := elapsed_s(longer, newest)) >= _SHORTEST_S:
             answers = rises(_unpack_answers(longer.packed).store.latency, now.store.latency)
-            latency = tuple([int(count * (1000 / elapsed_s)) for count in answers[:_BUCKETS]])
+            latency = tuple([int(count * (1000 / counted_s)) for count in answers[:_BUCKETS]])
         return Contribution(counts, latency)
 
 
-def _elapsed_s(older: Point, newer: Point) -> float:
+class Timed(Protocol):
+    """A report of a process, with its arrival and the time since the process started."""
+
+    @property
+    def at(self) -> float: ...
+    @property
+    def up_s(self) -> float: ...
+
+
+def elapsed_s(older: Timed, newer: Timed) -> float:
     """The time of counting between two points.
 
     A beat that waited, because this gateway was stopped, arrives at nearly the moment of the next one: the
@@ -223,9 +233,9 @@ def _point_before(points: Sequence[Point], age_s: float) -> Point:
     return points[0]
 
 
-def _counts(counted: Counters, elapsed_s: float) -> dict[Key, int]:
+def _counts(counted: Counters, counted_s: float) -> dict[Key, int]:
     """The rates of a difference of counters, in thousandths per second."""
-    milli, store = 1000 / elapsed_s, counted.store
+    milli, store = 1000 / counted_s, counted.store
     found = {
         key: int(count * milli)
         for key, count in (
