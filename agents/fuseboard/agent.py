@@ -302,7 +302,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         The answer is that of the call with this permit. It is used within ``believed_s``.
         """
         until = monotonic() + believed_s
-        self._run_on_loop(lambda: self._runtime.admission.calls.note_left(permit, stated, until))
+        self._run_on_loop(lambda: self._runtime.admission.outcomes.note_left(permit, stated, until))
 
     def charge(
         self,

@@ -4,12 +4,16 @@ from collections.abc import Callable
 from secrets import token_hex
 from time import monotonic
 
+from msgspec import Struct, structs
+
 from fuseboard.admission.account_stops import AccountStops
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import CallGuards
+from fuseboard.admission.call_outcomes import CallOutcomes
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.guarded_calls import GuardedCalls
+from fuseboard.admission.pod_breakers import PodBreakers
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.batching.batch import Batcher
@@ -17,19 +21,31 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.settlements import Settlements
-from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
 from fuseboard.calling.retries import Capacity, Retries
 from fuseboard.configuration.current_configuration import Configuration
-from fuseboard.contract.policy import Tuning
 from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.decision import Signer
 from fuseboard.reporting.counters import Counters
 from fuseboard.store import Store
 from fuseboard.store.drill_store import DrillStore
 from fuseboard.store.health import StoreHealth
+from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.redis_fallback import compose_redis_fallback
+
+
+class _Shared(Struct, frozen=True, kw_only=True):
+    """The parts that requests and calls use both."""
+
+    configuration: Configuration
+    counters: Counters
+    health: StoreHealth
+    batcher: Batcher
+    local: LocalLimits
+    settlements: Settlements
+    leases: Leases
+    decisions: DecisionBuilder
 
 
 def compose_admission(
@@ -44,79 +60,117 @@ def compose_admission(
     signer: Signer | None = None,
 ) -> Admission:
     """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
-
-    def tuning() -> Tuning:
-        return configuration.snapshot.tuning
-
     drill_store = DrillStore(store)
-    health = StoreHealth(store=drill_store, environment=environment, tuning=tuning)
+    health = StoreHealth(
+        store=drill_store, environment=environment, tuning=lambda: configuration.snapshot.tuning
+    )
     spending = KnownSpending()
-    batcher = Batcher(
+    redis_fallback = compose_redis_fallback(
+        configuration=configuration, store=drill_store, health=health, spending=spending
+    )
+    decisions = DecisionBuilder(server, health, signer)
+    shared = _compose_shared(
+        configuration, counters, drill_store, health, spending, redis_fallback.limits, decisions
+    )
+    redis_fallback.limits.settle = shared.settlements.add
+    domains = RequestDomains(environment, shared.settlements, service=service, together=store.together)
+    reports = Reports(store=drill_store, health=health, tuning=lambda: configuration.snapshot.tuning)
+    calls = _compose_calls(shared, environment, drill_store, reports, on_change)
+    return Admission(
         store=drill_store,
+        redis_fallback=redis_fallback,
+        requests=RequestAdmission(domains=domains, **structs.asdict(shared)),
+        calls=calls,
+        outcomes=_compose_outcomes(calls, reports),
+        accounts=AccountDomains(environment, shared.settlements),
+        guarded=GuardedCalls(calls, calls.guards),
+    )
+
+
+def _compose_shared(
+    configuration: Configuration,
+    counters: Counters,
+    store: DrillStore,
+    health: StoreHealth,
+    spending: KnownSpending,
+    local: LocalLimits,
+    decisions: DecisionBuilder,
+) -> _Shared:
+    batcher = Batcher(
+        store=store,
         health=health,
         meter=counters,
-        tuning=tuning,
+        tuning=lambda: configuration.snapshot.tuning,
         token_prefix=f"{token_hex(4)}-",
         spending=spending,
     )
-    settlements = Settlements(store=drill_store, health=health, spending=spending)
+    settlements = Settlements(store=store, health=health, spending=spending)
     leases = Leases(
         batcher=batcher,
         settlements=settlements,
         live_servers=lambda: configuration.live_servers,
         usable=lambda: health.usable,
     )
-    reports = Reports(store=drill_store, health=health, tuning=tuning)
-    redis_fallback = compose_redis_fallback(
-        configuration=configuration, store=drill_store, health=health, spending=spending
-    )
-    redis_fallback.limits.settle = settlements.add
-    decisions = DecisionBuilder(server, health, signer)
-    requests = RequestAdmission(
+    return _Shared(
         configuration=configuration,
         counters=counters,
         health=health,
         batcher=batcher,
-        local=redis_fallback.limits,
-        domains=RequestDomains(environment, settlements, service=service, together=store.together),
+        local=local,
         settlements=settlements,
         leases=leases,
         decisions=decisions,
     )
-    guards = CallGuards(configuration, monotonic)
-    breakers: dict[str, FleetBreaker] = {}
+
+
+def _compose_calls(
+    shared: _Shared,
+    environment: str,
+    store: DrillStore,
+    reports: Reports,
+    on_change: Callable[[], None],
+) -> CallAdmission:
+    configuration, server = shared.configuration, shared.decisions.server
+    breakers = PodBreakers(
+        environment=environment,
+        server=server,
+        configuration=configuration,
+        counters=shared.counters,
+        settlements=shared.settlements,
+        leases=shared.leases,
+        reports=reports,
+        on_change=on_change,
+    )
     stops = AccountStops(
         environment=environment,
         server=server,
         configuration=configuration,
-        store=drill_store,
-        health=health,
+        store=store,
+        health=shared.health,
         breakers=breakers,
     )
-    calls = CallAdmission(
+    return CallAdmission(
         environment=environment,
-        configuration=configuration,
-        counters=counters,
-        health=health,
-        batcher=batcher,
-        reports=reports,
-        local=redis_fallback.limits,
-        settlements=settlements,
-        leases=leases,
-        decisions=decisions,
-        guards=guards,
+        guards=CallGuards(configuration, monotonic),
         probes=Probes(lambda breaker: reports.add(breaker, urgent=True)),
         on_change=on_change,
         stops=stops,
         breakers=breakers,
+        **structs.asdict(shared),
     )
-    return Admission(
-        store=drill_store,
-        redis_fallback=redis_fallback,
-        requests=requests,
-        calls=calls,
-        accounts=AccountDomains(environment, settlements),
-        guarded=GuardedCalls(calls, guards),
+
+
+def _compose_outcomes(calls: CallAdmission, reports: Reports) -> CallOutcomes:
+    return CallOutcomes(
+        configuration=calls.configuration,
+        counters=calls.counters,
+        health=calls.health,
+        reports=reports,
+        local=calls.local,
+        settlements=calls.settlements,
+        decisions=calls.decisions,
+        stops=calls.stops,
+        breakers=calls.breakers,
     )
 
 

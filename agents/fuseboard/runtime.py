@@ -247,7 +247,7 @@ class Runtime:
             load=self.inbound.load(),
             alone=admission.redis_fallback.allowed_alone(),
             uncharged=admission.uncharged(),
-            seen=admission.calls.seen(),
+            seen=admission.outcomes.seen(),
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:

@@ -80,7 +80,7 @@ async def test_a_question_without_an_answer_frees_the_local_probe(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
     backlog = agent.backlog("payments")
-    breaker = backlog.scripts.calls.breaker("payments")
+    breaker = backlog.scripts.calls.breakers["payments"]
     breaker._change_local(lambda: breaker.local.take_over(monotonic(), breaker.dependency.breaker), "a test")
     breaker.local.until = 0.0
     assert breaker.wait_locally() == 0.0

@@ -47,15 +47,16 @@ async def serving(
 
 
 def sees(server: Server, calls: int, refused: int) -> None:
-    calls_of_pod = server.admission.calls
+    outcomes = server.admission.outcomes
     for _ in range(calls):
         server.counters.call("vendor", Outcome.OK)
-    calls_of_pod.limited["vendor"] = calls_of_pod.limited.get("vendor", 0) + refused
+    outcomes.limited["vendor"] = outcomes.limited.get("vendor", 0) + refused
 
 
 def numbers(server: Server) -> dict[str, int]:
     return {
-        limit.name: limit.limit for limit in server.admission.calls.breaker("vendor").dependency.vendor_limits
+        limit.name: limit.limit
+        for limit in server.admission.calls.breakers["vendor"].dependency.vendor_limits
     }
 
 
@@ -87,11 +88,11 @@ async def test_limits_that_refill_fall_and_others_stay(
         found = numbers(server)
         assert 20 <= found["hour"] < 100
         assert (found["daily"], found["slots"]) == (100, 9)
-        burst = server.admission.calls.breaker("vendor").dependency.vendor_limits[1]
+        burst = server.admission.calls.breakers["vendor"].dependency.vendor_limits[1]
         assert burst.burst == 500 * burst.limit // 1_000
         assert "limits.followed dependency=vendor limit=hour: 100 -> " in caplog.text
         assert "because the vendor refused calls (" in caplog.text
-        seen = {one.limit: one.followed for one in server.admission.calls.seen()}
+        seen = {one.limit: one.followed for one in server.admission.outcomes.seen()}
         assert seen == {name: found[name] for name in ("hour", "burst")}
 
 
@@ -125,7 +126,7 @@ async def test_zero_ends_it_at_once(limits: redis.Redis, redis_url: str, monkeyp
         await fallen(server, followed)
         give(server.configuration, policy(0), revision=9)
         assert numbers(server)["hour"] == 100
-        assert server.admission.calls.seen() == ()
+        assert server.admission.outcomes.seen() == ()
         decision = (await server.admission.admit_call("vendor")).decision
         assert {one.name: one.limit for one in decision.limits}["hour"] == 100
 
@@ -149,7 +150,7 @@ async def test_a_higher_floor_applies_at_once(
         assert numbers(server)["hour"] == 30
         give(server.configuration, policy(60), revision=9)
         assert numbers(server)["hour"] == 60
-        assert {one.limit: one.followed for one in server.admission.calls.seen()}["hour"] == 60
+        assert {one.limit: one.followed for one in server.admission.outcomes.seen()}["hour"] == 60
 
 
 async def test_without_redis_the_last_number_applies_for_ten_minutes(
@@ -183,11 +184,11 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
 
 async def test_a_429_is_counted_and_an_outage_is_not(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(policy())) as server:
-        calls = server.admission.calls
+        outcomes = server.admission.outcomes
         for outcome, cooldown_ms in ((Outcome.NEUTRAL, 1), (Outcome.FAILURE, 1), (Outcome.NEUTRAL, 0)):
             permit = await server.admission.admit_call("vendor", wait_s=1.0)
             server.admission.report(permit, outcome, cooldown_ms)
-        assert calls.limited == {"vendor": 1}
+        assert outcomes.limited == {"vendor": 1}
 
 
 def test_the_pod_reports_in_a_heartbeat_what_it_follows():

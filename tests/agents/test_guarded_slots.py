@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.call_guard import RECLAIM_S
+from fuseboard.admission.pod_breakers import PodBreakers
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.contract.protection import CallProtection, LocalRate, Observe, PodProtection
 from fuseboard.contract.words import CallTier, Outcome
@@ -233,17 +233,17 @@ class TestSettings:
         self, make_pod: Make, monkeypatch: pytest.MonkeyPatch
     ):
         """``resilience()`` in a worker thread makes breakers."""
-        calls = make_pod().admission.calls
-        new, made = type(calls).new_breaker, []
+        breakers = make_pod().admission.calls.breakers
+        new, made = PodBreakers.new, []
 
-        def interrupted(self: CallAdmission, name: str, *rest: Any) -> FleetBreaker:
+        def interrupted(self: PodBreakers, name: str, *rest: Any) -> FleetBreaker:
             if not made:  # the other thread runs in the middle of this one
                 made.append(None)
-                made.append(calls.breaker(name))
+                made.append(breakers[name])
             return new(self, name, *rest)
 
-        monkeypatch.setattr(type(calls), "new_breaker", interrupted)
-        assert calls.breaker("other") is calls.breaker("other") is made[-1]
+        monkeypatch.setattr(PodBreakers, "new", interrupted)
+        assert breakers["other"] is breakers["other"] is made[-1]
 
     def test_what_a_heartbeat_says(self, make_pod: Make):
         pod = make_pod()

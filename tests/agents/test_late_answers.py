@@ -159,13 +159,13 @@ async def test_an_open_breaker_stays_open_on_the_pods_that_saw_it_when_redis_has
             for number in range(pods)
         ]
         for server in servers:
-            breaker = server.admission.calls.breaker("payments")
+            breaker = server.admission.calls.breakers["payments"]
             server.admission.report(await server.admission.admit_call("payments"), Outcome.OK)
             breaker.learned(OPEN, breaker.generation + 1, 60_000_000, "", monotonic())
         limits.flushall()
         for _ in range(3):
             for server in servers:
-                breaker = server.admission.calls.breaker("payments")
+                breaker = server.admission.calls.breakers["payments"]
                 assert breaker.remembered is not None
                 breaker.remembered.believed_until = 0.0
                 with pytest.raises(Refused) as refused:
@@ -173,7 +173,7 @@ async def test_an_open_breaker_stays_open_on_the_pods_that_saw_it_when_redis_has
                 assert refused.value.decision.reason is Reason.BREAKER_OPEN
                 assert breaker.remembered.believed_until > monotonic(), "Redis was asked"
         for server in servers:
-            breaker = server.admission.calls.breaker("payments")
+            breaker = server.admission.calls.breakers["payments"]
             assert breaker.remembered is not None
             breaker.remembered.until = monotonic()
             server.admission.report(await server.admission.admit_call("payments"), Outcome.OK)
@@ -183,5 +183,5 @@ def test_the_end_of_an_override_in_redis_ends_what_redis_said_before(pod: Pod):
     edit(pod, revision=9, forced_open=True)
     pod.breaker.opened(7, 60_000_000)
     pod.run(lambda: pod.configuration.end_override(NAME, 9, 10))
-    pod.run(lambda: pod.admission.calls.override_ended(NAME))
+    pod.run(lambda: pod.admission.calls.breakers.override_ended(NAME))
     assert is_asked(pod)

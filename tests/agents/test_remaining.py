@@ -14,7 +14,7 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard import Agent, AgentSettings, Mode, blocking
-from fuseboard.admission.call_admission import SEEN_S
+from fuseboard.admission.call_outcomes import SEEN_S
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Policy, Tuning
 from fuseboard.contract.sync import SeenLimit
@@ -199,11 +199,11 @@ async def test_a_pod_reports_the_number_of_the_vendor_for_five_minutes(
         permit = await agent.admit_call("vendor")
         stated = {"RateLimit-Limit": "90, 90;w=3600", "RateLimit-Remaining": "80"}
         remaining_of(agent).record(agent, permit, 200, stated, elapsed_s=0.1)
-        calls = agent._runtime.admission.calls
-        assert calls.seen() == (SeenLimit(dependency="vendor", limit="hour", said=90),)
+        outcomes = agent._runtime.admission.outcomes
+        assert outcomes.seen() == (SeenLimit(dependency="vendor", limit="hour", said=90),)
         later = monotonic() + SEEN_S + 1
-        monkeypatch.setattr("fuseboard.admission.call_admission.monotonic", lambda: later)
-        assert calls.seen() == ()
+        monkeypatch.setattr("fuseboard.admission.call_outcomes.monotonic", lambda: later)
+        assert outcomes.seen() == ()
 
 
 async def test_a_pod_without_redis_charges_nothing(redis_url: str, tmp_path: Path, vendor: Vendor):

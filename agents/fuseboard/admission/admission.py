@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.call_outcomes import CallOutcomes
 from fuseboard.admission.charging import Charging
 from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.followed_limits import FollowedLimits
@@ -59,6 +60,7 @@ class Admission:
         redis_fallback: RedisFallback,
         requests: RequestAdmission,
         calls: CallAdmission,
+        outcomes: CallOutcomes,
         accounts: AccountDomains,
         guarded: GuardedCalls,
     ) -> None:
@@ -73,9 +75,10 @@ class Admission:
         self.batcher = calls.batcher
         self.settlements = calls.settlements
         self.leases = calls.leases
-        self.reports = calls.reports
+        self.reports = outcomes.reports
         self._requests = requests
         self.calls = calls
+        self.outcomes = outcomes
         self._accounts = accounts
         #: The calls to dependencies that have a protection.
         self.guarded = guarded
@@ -87,13 +90,13 @@ class Admission:
             configuration=calls.configuration,
             store=store,
             health=calls.health,
-            on_end=calls.override_ended,
+            on_end=calls.breakers.override_ended,
         )
         self.health.on_change = self._mode_changed
         self.configuration.listen(requests.adopt)
         self.configuration.listen(calls.adopt)
         # After it: a followed limit replaces the configured one.
-        self.followed = FollowedLimits(calls=calls, store=store)
+        self.followed = FollowedLimits(outcomes=outcomes, store=store)
 
     def start(self) -> None:
         """Connect in the background. Until Redis is connected, this pod decides alone."""
@@ -311,7 +314,7 @@ class Admission:
         spent = next((limit for limit in permit.decision.limits if limit.degraded), None)
         if spent is None:
             return permit
-        self.calls.report(permit, Outcome.NEUTRAL, 0, None)
+        self.outcomes.report(permit, Outcome.NEUTRAL, 0, None)
         self.give_back(permit.decision)
         self.calls.refuse(lane, Refusal(Reason.BUDGET_SPENT, spent.name), permit.decision.limits)
 
@@ -342,7 +345,7 @@ class Admission:
 
         ``cooldown_ms``: for how long the vendor asked not to be called.
         """
-        self.calls.report(permit, outcome, cooldown_ms, elapsed_s)
+        self.outcomes.report(permit, outcome, cooldown_ms, elapsed_s)
 
     # Charges
 
@@ -358,7 +361,7 @@ class Admission:
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots. Its other costs stay spent."""
         for charge in decision.charges:
-            self.calls.finish(charge)
+            self.outcomes.finish(charge)
 
     def give_back(self, decision: Decision) -> None:
         """The request was not served: refund what it spent."""
@@ -376,7 +379,7 @@ class Admission:
         breaker = self.calls.breakers.get(dependency)
         if breaker is None:
             return True
-        if (override := self.calls.override(dependency)) is not None:
+        if (override := self.calls.breakers.override(dependency)) is not None:
             return override is not OverrideMode.FORCED_OPEN
         return breaker.state is BreakerState.CLOSED and breaker.local.state is BreakerState.CLOSED
 
@@ -405,8 +408,8 @@ class Admission:
         """Every breaker as this pod sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
-            breaker.view(self.calls.override(breaker.name), local=local)
-            for breaker in self.calls.every_breaker()
+            breaker.view(self.calls.breakers.override(breaker.name), local=local)
+            for breaker in self.calls.breakers.every()
         )
 
     def uncharged(self) -> tuple[Uncharged, ...]:

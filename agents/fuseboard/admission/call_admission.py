@@ -1,16 +1,17 @@
 """Calls that leave a service: decided by the override, the breaker and the limits of their dependency."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from time import monotonic
 from typing import NoReturn
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fuseboard.admission.account_stops import PREFIX, AccountStops
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
+from fuseboard.admission.pod_breakers import PodBreakers
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.fleet_leases import DemandSupply, Leases
@@ -26,13 +27,10 @@ from fuseboard.batching.redis_question import (
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker, UncountedSuccesses
 from fuseboard.breaker.probes import Probes
-from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
-from fuseboard.contract.policy import Dependency
-from fuseboard.contract.sync import MAX_SEEN, SeenLimit
-from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
-from fuseboard.decision import Charge, LimitStatus, Permit
+from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
+from fuseboard.decision import LimitStatus, Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
@@ -48,11 +46,8 @@ _BREAKER_REASONS = {
     COOLING_DOWN: Reason.COOLING_DOWN,
 }
 
-#: Pods report for this time what a vendor has stated.
-SEEN_S = 300.0
-
 # Members of enumerations are slow to look up in Python 3.11.
-CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
+CLOSED, LOCAL = BreakerState.CLOSED, Mode.LOCAL
 
 
 class CallAdmission(Struct, frozen=True, kw_only=True):
@@ -61,7 +56,6 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     counters: Counters
     health: StoreHealth
     batcher: Batcher
-    reports: Reports
     local: LocalLimits
     settlements: Settlements
     leases: Leases
@@ -70,19 +64,11 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     probes: Probes
     on_change: Callable[[], None]
     stops: AccountStops
-    breakers: dict[str, FleetBreaker] = field(default_factory=dict)
-    #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
-    stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
-    #: Dependency -> calls that the vendor has refused because of a limit.
-    limited: dict[str, int] = field(default_factory=dict)
-    #: Dependency and limit -> the number that applies instead of the configured one.
-    followed: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    # Admit a call
+    breakers: PodBreakers
 
     def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> CallLane:
         """``rules`` are those of ``tenant`` when its quotas on the dependency bind too."""
-        breaker = self.breakers.get(dependency) or self.breaker(dependency)
+        breaker = self.breakers[dependency]
         return CallLane(
             self.decisions,
             self.configuration.snapshot,
@@ -188,7 +174,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
         breaker = lane.breaker
-        if breaker.local.state is not CLOSED and self.override(breaker.name) is None:
+        if breaker.local.state is not CLOSED and self.breakers.override(breaker.name) is None:
             wait_s = breaker.wait_locally()
             if wait_s > 0:
                 # A probe may end at any moment, so a waiting caller asks again soon.
@@ -222,7 +208,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def forced_open(self, breaker: FleetBreaker) -> Refusal | None:
         """The refusal by an override that applies and forces the breaker open."""
         override = breaker.dependency.override
-        if override is None or self.override(breaker.name) is not OverrideMode.FORCED_OPEN:
+        if override is None or self.breakers.override(breaker.name) is not OverrideMode.FORCED_OPEN:
             return None
         left_us = override.expires_at_us - self.configuration.clock.now_us()
         return Refusal(Reason.FORCED_OPEN, breaker.name, left_us / 1_000_000)
@@ -299,160 +285,13 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         self.counters.call_refused(name, refusal.reason)
         raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, mode, dependency=name))
 
-    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int, elapsed_s: float | None) -> None:
-        """Count how a permitted call ended, once."""
-        if permit.reported:
-            return
-        permit.reported = True
-        if elapsed_s is not None and outcome is not NEUTRAL:
-            self.counters.call_took(permit.dependency, elapsed_s)
-        if permit.slot is not None:
-            permit.slot.end(outcome is not NEUTRAL)
-        breaker = self.breakers.get(permit.dependency) or self.breaker(permit.dependency)
-        tally = permit.tally
-        if (
-            tally is None
-            or outcome is not OK
-            or cooldown_ms
-            or breaker.local.state is not CLOSED
-            or breaker.overridden
-            or self.stops.stopped
-        ):
-            self._report_in_full(breaker, permit, outcome, cooldown_ms)
-            return
-        # The usual success: one number now. Everything else is counted with the next report.
-        tally.ok += 1
-        if not tally.scheduled:
-            self.reports.tally(tally)
-
-    def _report_in_full(
-        self, breaker: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int
-    ) -> None:
-        """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
-        if permit.probe is not None:
-            permit.probe.end()
-        for charge in permit.decision.charges:
-            if charge.local or charge.demand.holds_slots:
-                self.finish(charge)
-        if cooldown_ms and outcome is NEUTRAL:
-            self.limited[permit.dependency] = self.limited.get(permit.dependency, 0) + 1
-        # Count the successes before this outcome first.
-        breaker.tally.count()
-        self.counters.call(permit.dependency, outcome, permit.failure)
-        tally = permit.tally
-        local_generation = permit.local_generation if tally is None else tally.local_generation
-        if not breaker.overridden or self.override(breaker.name) is None:
-            breaker.record_locally(outcome, permit.generation, local_generation)
-        probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
-        if permit.generation and self.health.mode is not LOCAL:
-            breaker.record(outcome, permit.generation, probe)
-        if cooldown_ms:
-            breaker.cool_down(cooldown_ms, permit.generation)
-        if permit.account_refused and not (permit.account_spent and self.stops.refused(breaker.name)):
-            breaker.stop_here()
-        elif outcome is OK or outcome is Outcome.SLOW:
-            self.stops.served(breaker.name)
-        bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
-        urgent = bad or bool(probe or cooldown_ms)
-        if urgent or not breaker.scheduled:
-            self.reports.add(breaker, urgent=urgent)
-        if outcome is OK and permit.generation and permit.generation == breaker.generation:
-            self.reports.send_first_success(breaker)
-
-    def finish(self, charge: Charge) -> None:
-        """The call has ended: free the slots it held, once."""
-        if charge.account.owner is not self.decisions or not charge.account.end():
-            return
-        if charge.local:
-            self.local.free(charge.demand)
-        elif charge.demand.holds_slots:
-            self.settlements.free(charge.domain, charge.demand, charge.token)
-
-    def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], until: float) -> None:
-        """The answer to a call of this permit states what is left of the vendor's limits, and their numbers.
-
-        What others have spent is charged in Redis, if the vendor has less left than Redis had.
-        """
-        now = monotonic()
-        self.stated.update({(permit.dependency, name): (said, now) for name, (_, said) in stated.items()})
-        if self.health.mode is not Mode.SHARED:
-            return  # in a ramp, Redis has a part of the limit only
-        for charge in permit.decision.charges:
-            demand = charge.demand
-            own = charge.account.owner is self.decisions and charge.domain == f"d:{permit.dependency}"
-            if charge.local or not own:
-                continue
-            known = demand.left or (None,) * len(demand.refs)
-            for ref, before in zip(demand.refs, known, strict=True):
-                if ref.limit.dependency or ref.limit.name not in stated:
-                    continue  # a quota of the tenant, or another limit
-                left, _ = stated[ref.limit.name]
-                if before is None or left < before:
-                    self.settlements.at_most(charge.domain, ref, left, until)
-
-    def seen(self) -> tuple[SeenLimit, ...]:
-        """The numbers that vendors have stated lately for limits, and those that are followed."""
-        since = monotonic() - SEEN_S
-        for key, (_, at) in tuple(self.stated.items()):
-            if at < since:
-                del self.stated[key]
-        return tuple(
-            [
-                SeenLimit(
-                    dependency=dependency.name,
-                    limit=limit.name,
-                    said=self.stated.get(key, (0, since))[0],
-                    followed=self.followed.get(key, 0),
-                )
-                for dependency in self.configuration.snapshot.policy.dependencies
-                for limit in dependency.vendor_limits
-                if (key := (dependency.name, limit.name)) in self.stated or key in self.followed
-            ][:MAX_SEEN]
-        )
-
-    # The breakers
-
-    def breaker(self, name: str) -> FleetBreaker:
-        """The breaker of a dependency. One that is not registered has the default policy."""
-        if (found := self.breakers.get(name)) is not None:
-            return found
-        # One for all: a thread that asks for ``views`` may make it in the same moment.
-        return self.breakers.setdefault(name, self.new_breaker(name, self.on_change))
-
-    def new_breaker(self, name: str, on_change: Callable[[], None], *, logs: bool = True) -> FleetBreaker:
-        """A new breaker, which is not in ``breakers``."""
-        return FleetBreaker(
-            environment=self.environment,
-            server=self.decisions.server,
-            dependency=self.configuration.snapshot.dependency(name) or Dependency(name=name),
-            on_change=on_change,
-            report_soon=lambda breaker: self.reports.add(breaker, urgent=True),
-            counters=self.counters,
-            settlements=self.settlements,
-            leases=self.leases,
-            logs=logs,
-        )
-
-    def every_breaker(self) -> Iterable[FleetBreaker]:
-        """The breakers of the configuration, used or not, and those that only this pod has."""
-        for dependency in self.configuration.snapshot.policy.dependencies:
-            self.breaker(dependency.name)
-        return tuple(self.breakers.values())
-
-    def override(self, dependency: str) -> OverrideMode | None:
-        """The override of a dependency that applies now."""
-        breaker = self.breakers.get(dependency)
-        if breaker is not None and not breaker.overridden:
-            return None  # without reading the clock
-        override = self.configuration.override_in_force(dependency)
-        return override.mode if override is not None else None
+    # A newer configuration, messages, and the mode
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
         self.guards.adopt(snapshot)
         self.stops.adopt(snapshot)
-        for breaker in tuple(self.breakers.values()):
-            breaker.adopt(snapshot.dependency(breaker.name) or Dependency(name=breaker.name))
+        self.breakers.adopt(snapshot)
 
     def breaker_opened(self, message: bytes) -> None:
         """A message of the breaker channel, see ``keys.breaker_channel``. One that does not parse is ignored.
@@ -468,21 +307,11 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             if breaker is not None:
                 breaker.opened(int(words[1][:20]), int(words[2][:20]))
 
-    def override_ended(self, dependency: str) -> None:
-        """An override in the configuration was ended in Redis: decide as if it had never existed."""
-        breaker = self.breakers.get(dependency)
-        if breaker is not None:
-            breaker.override_ended()
-
     def mode_changed(self, mode: Mode, store: Store) -> None:
         """Redis is lost or back, or in a Cluster one of its nodes is."""
         if mode is not LOCAL:
             self.stops.look()
-        for breaker in tuple(self.breakers.values()):
-            if mode is LOCAL:
-                breaker.redis_lost()
-            else:
-                breaker.node_changed(served=store.serves(breaker.guard_keys[0]))
+        self.breakers.mode_changed(mode, store)
 
 
 def _permit_with_token(lane: CallLane, answer: RedisAnswer) -> Permit:

@@ -50,7 +50,7 @@ class Charging(Struct, frozen=True):
     def _charge(
         self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None, *, batch: bool
     ) -> None:
-        breaker = self.calls.breakers.get(dependency) or self.calls.breaker(dependency)
+        breaker = self.calls.breakers[dependency]
         refs = breaker.refs(costs, tenant, rules, charged=True)
         # A quota of the tenant names the dependency, and a limit of the vendor does not.
         kept = [ref for ref in refs if ref.limit.dependency or not batch or is_budget(ref.limit)]

@@ -13,7 +13,7 @@ from time import monotonic
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fuseboard.admission.call_admission import SEEN_S, CallAdmission
+from fuseboard.admission.call_outcomes import SEEN_S, CallOutcomes
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
@@ -59,8 +59,8 @@ class _Number(Struct):
 class FollowedLimits:
     """Belongs to the event loop."""
 
-    def __init__(self, *, calls: CallAdmission, store: Store) -> None:
-        self._calls = calls
+    def __init__(self, *, outcomes: CallOutcomes, store: Store) -> None:
+        self._outcomes = outcomes
         self._store = store
         #: Dependency -> its limits that follow.
         self._limits: dict[str, tuple[Limit, ...]] = {}
@@ -68,10 +68,10 @@ class FollowedLimits:
         self._numbers: dict[tuple[str, str], _Number] = {}
         self._floor_percent = 0
         self._timer: asyncio.TimerHandle | None = None
-        calls.configuration.listen(self.adopt)
+        outcomes.configuration.listen(self.adopt)
 
     def start(self) -> None:
-        self.adopt(self._calls.configuration.snapshot)
+        self.adopt(self._outcomes.configuration.snapshot)
         self._later()
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class FollowedLimits:
             if self._floor_percent and (limits := tuple(filter(follows, dependency.vendor_limits)))
         }
         kept = {(name, limit.name) for name, limits in self._limits.items() for limit in limits}
-        for known in (self._seen, self._numbers, self._calls.followed):
+        for known in (self._seen, self._numbers, self._outcomes.followed):
             for key in known.keys() - kept:
                 known.pop(key)
         for name, limits in self._limits.items():
@@ -98,8 +98,8 @@ class FollowedLimits:
             self._apply(name)
 
     def _totals(self, name: str) -> _Seen:
-        sent, blocked = self._calls.counters.calls_of(name, Reason.VENDOR_LIMIT)
-        return _Seen(sent + blocked, sent, self._calls.limited.get(name, 0))
+        sent, blocked = self._outcomes.counters.calls_of(name, Reason.VENDOR_LIMIT)
+        return _Seen(sent + blocked, sent, self._outcomes.limited.get(name, 0))
 
     def _later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,18 +118,18 @@ class FollowedLimits:
                 self._report(name, limit, now)
 
     def _report(self, name: str, limit: Limit, now: float) -> None:
-        calls = self._calls
-        key = keys.learned(calls.environment, name, limit.name).encode()
-        if not calls.health.usable or not self._store.serves(key):
+        outcomes = self._outcomes
+        key = keys.learned(outcomes.configuration.environment, name, limit.name).encode()
+        if not outcomes.health.usable or not self._store.serves(key):
             return
         total, before = self._totals(name), self._seen[name, limit.name]
         if total.asked == before.asked and now - before.at < QUIET_S:
             return
         total.at = now
         self._seen[name, limit.name] = total
-        stated, at = calls.stated.get((name, limit.name), (0, now))
+        stated, at = outcomes.stated.get((name, limit.name), (0, now))
         arguments = (
-            calls.decisions.server,
+            outcomes.decisions.server,
             total.asked - before.asked,
             total.sent - before.sent,
             total.refused - before.refused,
@@ -145,7 +145,7 @@ class FollowedLimits:
             if isinstance(reply, list) and len(reply) == 5 and all(type(part) is int for part in reply):
                 self._learn(name, limit, reply)
             elif not isinstance(reply, ConnectionLostError):
-                self._calls.health.failed(f"learn: {reply}")
+                self._outcomes.health.failed(f"learn: {reply}")
 
         return answered
 
@@ -172,8 +172,8 @@ class FollowedLimits:
 
     def _apply(self, name: str) -> None:
         """Decide by the followed numbers from now on."""
-        breaker = self._calls.breakers.get(name)
-        configured = self._calls.configuration.snapshot.dependency(name)
+        breaker = self._outcomes.breakers.get(name)
+        configured = self._outcomes.configuration.snapshot.dependency(name)
         if breaker is None or configured is None:
             return
         present = {limit.name: limit.limit for limit in breaker.dependency.vendor_limits}
@@ -183,7 +183,7 @@ class FollowedLimits:
             at_a_bound = limit.limit in (usual.limit, self._floor(usual))
             if change and (at_a_bound or change >= SMALLEST_CHANGE * usual.limit):
                 breaker.adopt(replace(configured, vendor_limits=limits))
-                self._calls.configuration.rules_changed()
+                self._outcomes.configuration.rules_changed()
                 return
 
     def _floor(self, limit: Limit) -> int:
@@ -192,11 +192,11 @@ class FollowedLimits:
     def _followed(self, name: str, limit: Limit) -> Limit:
         number = self._numbers.get((name, limit.name))
         if number is None or number.limit >= limit.limit:
-            self._calls.followed.pop((name, limit.name), None)
+            self._outcomes.followed.pop((name, limit.name), None)
             return limit
         # The floor, or the configured limit, may be higher than when the number was learned.
         lowered = max(self._floor(limit), number.limit)
-        self._calls.followed[name, limit.name] = lowered
+        self._outcomes.followed[name, limit.name] = lowered
         burst = limit.burst
         if limit.algorithm is Algorithm.TOKEN_BUCKET:
             burst = max(1, limit.burst * lowered // limit.limit)

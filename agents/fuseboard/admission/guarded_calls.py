@@ -167,7 +167,7 @@ class GuardedCalls:
         breaker = lane.breaker
         local = breaker.local
         self._calls.refuse_by_memory(lane)
-        if local.state is CLOSED or self._calls.override(breaker.name) is not None:
+        if local.state is CLOSED or self._calls.breakers.override(breaker.name) is not None:
             return
         probing = local.state is BreakerState.HALF_OPEN
         left_s = (local.probing_until if probing else local.until) - monotonic()

@@ -114,7 +114,7 @@ class Inspection(Struct, frozen=True):
         """The decision of the dependency itself."""
         calls, snapshot = self.calls, self.calls.configuration.snapshot
         # A separate breaker, because the pod's own would remember what this question learns.
-        breaker = calls.new_breaker(dependency, on_change=lambda: None, logs=False)
+        breaker = calls.breakers.new(dependency, on_change=lambda: None, logs=False)
         demand = breaker.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
         lane = CallLane(calls.decisions, snapshot, breaker, demand, calls.configuration.changes)
         statuses = demand.statuses()

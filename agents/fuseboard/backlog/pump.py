@@ -145,15 +145,15 @@ class Pump:
     def _wait_locally(self) -> float:
         """Seconds until this pod's own breaker, or an override, lets a job pass; 0 if it does."""
         calls = self._scripts.calls
-        breaker = calls.breaker(self._scripts.dependency)
+        breaker = calls.breakers[self._scripts.dependency]
         if calls.forced_open(breaker) is not None:
             return LOOK_S
-        if breaker.local.state is not BreakerState.CLOSED and calls.override(breaker.name) is None:
+        if breaker.local.state is not BreakerState.CLOSED and calls.breakers.override(breaker.name) is None:
             return breaker.wait_locally()
         return 0.0
 
     def _probes_locally(self) -> bool:
-        return self._scripts.calls.breaker(self._scripts.dependency).local.state is BreakerState.HALF_OPEN
+        return self._scripts.calls.breakers[self._scripts.dependency].local.state is BreakerState.HALF_OPEN
 
     def _sleep_s(self, taken: Taken) -> float:
         if taken.jobs:

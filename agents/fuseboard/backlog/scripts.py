@@ -144,7 +144,7 @@ class BacklogScripts:
 
     def limits(self) -> list[Limit]:
         """The limits that apply to a job, which has no caller and no endpoint, and calls for no tenant."""
-        vendor = self.calls.breaker(self.dependency).dependency.vendor_limits
+        vendor = self.calls.breakers[self.dependency].dependency.vendor_limits
         return [limit for limit in vendor if not (limit.per or limit.endpoints or limit.dependency)]
 
     def slots(self) -> tuple[tuple[str, ...], list[str | int]]:
@@ -213,7 +213,7 @@ class BacklogScripts:
 
     async def take(self, most: int) -> Taken:
         """Ask for jobs that may be sent now."""
-        calls, breaker = self.calls, self.calls.breaker(self.dependency)
+        calls, breaker = self.calls, self.calls.breakers[self.dependency]
         sent_at, limits = monotonic(), self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
             breaker.release_local_probe(breaker.tally)
@@ -276,7 +276,7 @@ class BacklogScripts:
 
     def _granted(self, head: Head, row: Row, payload: bytes) -> Granted:
         calls = self.calls
-        breaker = calls.breaker(self.dependency)
+        breaker = calls.breakers[self.dependency]
         costs = tuple(zip(map(str, row.costs[::2]), map(int, row.costs[1::2]), strict=True))
         demand = breaker.demand(costs)
         decision = calls.decisions.allow(

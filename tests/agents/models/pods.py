@@ -173,7 +173,7 @@ class Pod:
 
     @property
     def breaker(self) -> FleetBreaker:
-        return self.admission.calls.breaker(NAME)
+        return self.admission.calls.breakers[NAME]
 
     def missing(self) -> str:
         """What Redis has not answered, and the tasks that have not ended."""

@@ -213,7 +213,7 @@ class Trace:
         snapshot = self.admission.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
         if self.tiers[tenant].name == "calls":
-            return self.admission.calls.breaker("vendor").demand(costs, tenant, rules)
+            return self.admission.calls.breakers["vendor"].demand(costs, tenant, rules)
         domains = self.admission._requests.domains
         return domains.of_tenant(snapshot.policy, tenant, rules, costs, NO_SUBJECT)[1]
 

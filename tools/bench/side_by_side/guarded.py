@@ -17,6 +17,7 @@ from purgatory import AsyncCircuitBreakerFactory
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.lanes import CallLane
 from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.reports import Reports
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.composition import compose_retries
 from fuseboard.configuration.current_configuration import Configuration
@@ -129,7 +130,7 @@ def _retried(pod: ours.Pod) -> Made:
 def _without_protection(pod: ours.Pod) -> Made:
     """The same as ``_ours`` by an admission that knows no protection."""
     known = pod.admission
-    older = OlderAdmission(known.calls, known.configuration, known._lanes)
+    older = OlderAdmission(known.calls, known.reports, known.configuration, known._lanes)
     admit, report, ok = older.admit_call, older.report, Outcome.OK
 
     async def call() -> None:
@@ -142,10 +143,14 @@ class OlderAdmission:
     """The usual call and its report as ``Admission`` had them before there was a protection."""
 
     def __init__(
-        self, calls: CallAdmission, configuration: Configuration, lanes: dict[tuple[str, str], CallLane]
+        self,
+        calls: CallAdmission,
+        reports: Reports,
+        configuration: Configuration,
+        lanes: dict[tuple[str, str], CallLane],
     ) -> None:
         self._calls = calls
-        self._older_calls = OlderCalls(calls)
+        self._older_calls = OlderCalls(calls, reports)
         self._configuration = configuration
         self._lanes = lanes
 
@@ -172,9 +177,9 @@ class OlderAdmission:
 
 
 class OlderCalls:
-    def __init__(self, calls: CallAdmission) -> None:
+    def __init__(self, calls: CallAdmission, reports: Reports) -> None:
         self.breakers = calls.breakers
-        self.reports = calls.reports
+        self.reports = reports
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         if permit.reported:

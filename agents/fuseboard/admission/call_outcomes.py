@@ -1,0 +1,155 @@
+"""How calls with a permit ended, and what their answers state about the limits of the vendor."""
+
+from collections.abc import Mapping
+from time import monotonic
+
+from msgspec import Struct, field
+
+from fuseboard.admission.account_stops import AccountStops
+from fuseboard.admission.decisions import DecisionBuilder
+from fuseboard.admission.pod_breakers import PodBreakers
+from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.reports import Reports
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.contract.sync import MAX_SEEN, SeenLimit
+from fuseboard.contract.words import BreakerState, Mode, Outcome
+from fuseboard.decision import Charge, Permit
+from fuseboard.reporting.counters import Counters
+from fuseboard.store.health import StoreHealth
+from fuseboard.without_redis.local_limits import LocalLimits
+
+#: Pods report for this time what a vendor has stated.
+SEEN_S = 300.0
+
+# Members of enumerations are slow to look up in Python 3.11.
+CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
+
+
+class CallOutcomes(Struct, frozen=True, kw_only=True):
+    configuration: Configuration
+    counters: Counters
+    health: StoreHealth
+    reports: Reports
+    local: LocalLimits
+    settlements: Settlements
+    decisions: DecisionBuilder
+    stops: AccountStops
+    breakers: PodBreakers
+    #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
+    stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    #: Dependency -> calls that the vendor has refused because of a limit.
+    limited: dict[str, int] = field(default_factory=dict)
+    #: Dependency and limit -> the number that applies instead of the configured one.
+    followed: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int, elapsed_s: float | None) -> None:
+        """Count how a permitted call ended, once."""
+        if permit.reported:
+            return
+        permit.reported = True
+        if elapsed_s is not None and outcome is not NEUTRAL:
+            self.counters.call_took(permit.dependency, elapsed_s)
+        if permit.slot is not None:
+            permit.slot.end(outcome is not NEUTRAL)
+        breaker = self.breakers[permit.dependency]
+        tally = permit.tally
+        if (
+            tally is None
+            or outcome is not OK
+            or cooldown_ms
+            or breaker.local.state is not CLOSED
+            or breaker.overridden
+            or self.stops.stopped
+        ):
+            self._report_in_full(breaker, permit, outcome, cooldown_ms)
+            return
+        # The usual success: one number now. Everything else is counted with the next report.
+        tally.ok += 1
+        if not tally.scheduled:
+            self.reports.tally(tally)
+
+    def _report_in_full(
+        self, breaker: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int
+    ) -> None:
+        """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
+        if permit.probe is not None:
+            permit.probe.end()
+        for charge in permit.decision.charges:
+            if charge.local or charge.demand.holds_slots:
+                self.finish(charge)
+        if cooldown_ms and outcome is NEUTRAL:
+            self.limited[permit.dependency] = self.limited.get(permit.dependency, 0) + 1
+        # Count the successes before this outcome first.
+        breaker.tally.count()
+        self.counters.call(permit.dependency, outcome, permit.failure)
+        tally = permit.tally
+        local_generation = permit.local_generation if tally is None else tally.local_generation
+        if not breaker.overridden or self.breakers.override(breaker.name) is None:
+            breaker.record_locally(outcome, permit.generation, local_generation)
+        probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
+        if permit.generation and self.health.mode is not LOCAL:
+            breaker.record(outcome, permit.generation, probe)
+        if cooldown_ms:
+            breaker.cool_down(cooldown_ms, permit.generation)
+        if permit.account_refused and not (permit.account_spent and self.stops.refused(breaker.name)):
+            breaker.stop_here()
+        elif outcome is OK or outcome is Outcome.SLOW:
+            self.stops.served(breaker.name)
+        bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
+        urgent = bad or bool(probe or cooldown_ms)
+        if urgent or not breaker.scheduled:
+            self.reports.add(breaker, urgent=urgent)
+        if outcome is OK and permit.generation and permit.generation == breaker.generation:
+            self.reports.send_first_success(breaker)
+
+    def finish(self, charge: Charge) -> None:
+        """The call has ended: free the slots it held, once."""
+        if charge.account.owner is not self.decisions or not charge.account.end():
+            return
+        if charge.local:
+            self.local.free(charge.demand)
+        elif charge.demand.holds_slots:
+            self.settlements.free(charge.domain, charge.demand, charge.token)
+
+    def note_left(self, permit: Permit, stated: Mapping[str, tuple[int, int]], until: float) -> None:
+        """The answer to a call of this permit states what is left of the vendor's limits, and their numbers.
+
+        What others have spent is charged in Redis, if the vendor has less left than Redis had.
+        """
+        now = monotonic()
+        self.stated.update({(permit.dependency, name): (said, now) for name, (_, said) in stated.items()})
+        if self.health.mode is not Mode.SHARED:
+            return  # in a ramp, Redis has a part of the limit only
+        for charge in permit.decision.charges:
+            demand = charge.demand
+            own = charge.account.owner is self.decisions and charge.domain == f"d:{permit.dependency}"
+            if charge.local or not own:
+                continue
+            known = demand.left or (None,) * len(demand.refs)
+            for ref, before in zip(demand.refs, known, strict=True):
+                if ref.limit.dependency or ref.limit.name not in stated:
+                    continue  # a quota of the tenant, or another limit
+                left, _ = stated[ref.limit.name]
+                if before is None or left < before:
+                    self.settlements.at_most(charge.domain, ref, left, until)
+
+    def seen(self) -> tuple[SeenLimit, ...]:
+        """The numbers that vendors have stated lately for limits, and those that are followed."""
+        since = monotonic() - SEEN_S
+        for key, (_, at) in tuple(self.stated.items()):
+            if at < since:
+                del self.stated[key]
+        return tuple(
+            [
+                SeenLimit(
+                    dependency=dependency.name,
+                    limit=limit.name,
+                    said=self.stated.get(key, (0, since))[0],
+                    followed=self.followed.get(key, 0),
+                )
+                for dependency in self.configuration.snapshot.policy.dependencies
+                for limit in dependency.vendor_limits
+                if (key := (dependency.name, limit.name)) in self.stated or key in self.followed
+            ][:MAX_SEEN]
+        )
