@@ -12,10 +12,10 @@ from fuseboard.agent_api.arguments import (
     INVALID,
     MAX_ACTUAL,
     check_actual,
+    check_call_values,
     check_costs,
     check_deadline,
     check_name,
-    check_tier,
     check_wait,
     harmless,
     usage_of,
@@ -29,6 +29,7 @@ from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.current_chain import current_chain
 from fuseboard.calling.failures import note_failure
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.failures import SLOW_KIND, UNKNOWN_KIND
 from fuseboard.contract.models import price_at
@@ -185,62 +186,50 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         """
         if dependency not in self._names:
             self._learn_name(dependency)
-        if costs is not None:
-            check_costs(costs)
-        if wait_s is not None:
-            check_wait(wait_s)
-        if tier is not None:
-            check_tier(tier)
+        if costs is not None or wait_s is not None or tier is not None:
+            check_call_values(costs, wait_s, tier)
         until = deadlines.until() if deadline_s is None else _earlier(deadline_s)
-        if tenant:
-            tenant = self._known(tenant)
+        tenant = self._known(tenant) if tenant else ""
         self._check_loop()
-        if not self._stopped:
-            if until is not None and until <= monotonic():
-                # A call with no time left would end as a failure of the dependency.
-                self._refuse_late(dependency)
-            runtime = self._runtime
-            observer = runtime.observer
-            begun = 0.0 if observer is None else monotonic()
-            try:
-                permit = await runtime.admission.admit_call(
-                    dependency,
-                    tenant=tenant,
-                    cost=cost,
-                    costs=costs,
-                    spend_quota=spend_quota,
-                    spend_costs=spend_costs,
-                    wait_s=wait_s,
-                    tier=tier,
-                    until=until,
-                )
-            except Misconfigured:
-                raise
-            except Refused as refused:
-                runtime.refusal_samples.offer(refused.decision, tenant=tenant)
-                if observer is not None:
-                    self._safely(partial(observer.decided, refused.decision, monotonic() - begun))
-                raise
-            except Exception:
-                self._note_defect()
-            else:
-                if observer is not None:
-                    self._safely(partial(observer.permitted, permit, begun, monotonic() - begun))
-                permit.settler = self.settle
-                self._bound(permit, tier)
-                if until is not None:
-                    if until <= monotonic():
-                        # The wait for Redis can be longer than the caller's deadline.
-                        self.give_back(permit)
-                        self._refuse_late(dependency)
-                    self._hurry(permit, until)
-                if (chain := current_chain()) is not None:
-                    chain.append(permit)
-                return permit
-        return self.permit_unasked(dependency)
+        if self._stopped:
+            return self.permit_unasked(dependency)
+        if until is not None and until <= monotonic():
+            # A call with no time left would end as a failure of the dependency.
+            self._refuse_late(dependency)
+        observer = self._runtime.observer
+        begun = 0.0 if observer is None else monotonic()
+        try:
+            permit = await self._runtime.admission.admit_call(
+                dependency, tenant, cost, costs, spend_quota, spend_costs, wait_s, tier, until=until
+            )
+        except Exception as error:
+            return self._not_permitted(error, dependency, tenant, observer, begun)
+        if observer is not None:
+            self._safely(partial(observer.permitted, permit, begun, monotonic() - begun))
+        self._bound(permit, tier)
+        if until is not None:
+            self._hurry(permit, until)
+        if (chain := current_chain()) is not None:
+            chain.append(permit)
+        return permit
+
+    def _not_permitted(
+        self, error: Exception, dependency: str, tenant: str, observer: Observer | None, begun: float
+    ) -> Permit:
+        """Raise a refusal or wrong use again. Any other error is a defect, which fails no call."""
+        if isinstance(error, Misconfigured):
+            raise error
+        if not isinstance(error, Refused):
+            self._note_defect()
+            return self.permit_unasked(dependency)
+        self._runtime.refusal_samples.offer(error.decision, tenant=tenant)
+        if observer is not None:
+            self._safely(partial(observer.decided, error.decision, monotonic() - begun))
+        raise error
 
     def _bound(self, permit: Permit, tier: str | None) -> None:
         """How long the call may take, and the parts of a stream."""
+        permit.settler = self.settle
         known = self.configuration.snapshot.dependency(permit.dependency)
         if known is not None:
             permit.tier = tier
@@ -251,7 +240,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def _hurry(self, permit: Permit, until: float) -> None:
         """The caller's deadline bounds the call, too."""
-        left_s = max(0.0, until - monotonic())
+        left_s = until - monotonic()
+        if left_s <= 0:
+            # The wait for Redis can be longer than the caller's deadline.
+            self.give_back(permit)
+            self._refuse_late(permit.dependency)
         permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
         permit.until = until
         permit.hurried = not self._is_slow(permit, left_s)
@@ -385,9 +378,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
-        permit = Permit(
-            made=decision, dependency=dependency, generation=0, reported=True, settler=self.settle
-        )
+        permit = Permit(made=decision, dependency=dependency, generation=0, reported=True)
         self._bound(permit, None)
         return permit
 

@@ -200,9 +200,9 @@ class TestBlocks:
             admission = agent._runtime.admission
             admit_in_time = admission.admit_call
 
-            async def admit_late(dependency: str, **options: Any) -> Permit:
-                permit = await admit_in_time(dependency, **{**options, "until": None})
-                await asyncio.sleep(options["until"] - monotonic() + 0.01)
+            async def admit_late(*wanted: Any, until: float) -> Permit:
+                permit = await admit_in_time(*wanted)
+                await asyncio.sleep(until - monotonic() + 0.01)
                 return permit
 
             monkeypatch.setattr(admission, "admit_call", admit_late)

@@ -179,7 +179,6 @@ class Admission:
     def admit_call(
         self,
         dependency: str,
-        *,
         tenant: str = "",
         cost: int = 1,
         costs: Mapping[str, int] | None = None,

@@ -43,11 +43,16 @@ def check_request_options(options: RequestOptions) -> None:
 def check_call_options(options: CallOptions) -> None:
     """See ``check_request_options``."""
     check_names("admit_call", options.keys(), CALL_NAMES)
-    check_wait(options.get("wait_s"))
-    check_tier(options.get("tier"))
+    check_call_values(options.get("costs"), options.get("wait_s"), options.get("tier"))
     check_deadline(options.get("deadline_s"))
-    if (costs := options.get("costs")) is not None:
+
+
+def check_call_values(costs: Mapping[str, int] | None, wait_s: object, tier: object) -> None:
+    """Raise ``Misconfigured`` for an invalid one."""
+    if costs is not None:
         check_costs(costs)
+    check_wait(wait_s)
+    check_tier(tier)
 
 
 def check_transport_options(function: str, options: TransportOptions) -> None:
