@@ -104,33 +104,21 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         arguments.
         """
         runtime = self._runtime
-        if (
-            cost is ONE
-            and costs is None
-            and subject is NO_SUBJECT
-            and wait_s is None
-            and type(tenant) is str
-            and runtime.observer is None
-            and self._here()
-        ):
+        plain = cost is ONE and costs is None and subject is NO_SUBJECT and wait_s is None
+        if plain and type(tenant) is str and runtime.observer is None and self._here():
             # Most requests of a busy tenant. Only valid names have a lease, so nothing else need be checked.
             try:
                 leased = runtime.admission.spend_by_name(tenant)
-            except Exception:
-                self._note_defect()
-                return self.allow_unasked(tenant=tenant)
+            except Exception as error:
+                return self._not_decided(error, tenant)
             if leased is not None:
                 return leased
-        if costs is not None:
-            check_costs(costs)
         if wait_s is not None:
             check_wait(wait_s)
-        if subject is not NO_SUBJECT:
-            subject = harmless(subject, self.configuration.snapshot.tuning.ipv6_prefix)
-        if tenant is not None:
+        if tenant is not None and costs is None and subject is NO_SUBJECT:
             tenant = self._known(tenant)
-        elif subject == NO_SUBJECT:
-            raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
+        else:
+            tenant, subject = self._checked(tenant, costs, subject)
         self._check_loop()
         if self._stopped:
             return self.allow_unasked(tenant=tenant or "")
@@ -140,16 +128,34 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
             decision = await runtime.admission.admit_request(
                 tenant or "", cost, costs=costs, subject=subject, wait_s=wait_s
             )
-        except Misconfigured:
-            raise
-        except Exception:
-            self._note_defect()
-            return self.allow_unasked(tenant=tenant or "")
+        except Exception as error:
+            return self._not_decided(error, tenant or "")
         if not decision.allowed:
             runtime.refusal_samples.offer(decision, subject)
         if observer is not None:
             self._safely(partial(observer.decided, decision, monotonic() - begun))
         return decision
+
+    def _not_decided(self, error: Exception, tenant: str) -> Decision:
+        """Raise wrong use again. Any other error is a defect, which fails no request."""
+        if isinstance(error, Misconfigured):
+            raise error
+        self._note_defect()
+        return self.allow_unasked(tenant=tenant)
+
+    def _checked(
+        self, tenant: str | None, costs: Mapping[str, int] | None, subject: Subject
+    ) -> tuple[str | None, Subject]:
+        """Tenant and subject with values that can be counted. Raises ``Misconfigured``."""
+        if costs is not None:
+            check_costs(costs)
+        if subject is not NO_SUBJECT:
+            subject = harmless(subject, self.configuration.snapshot.tuning.ipv6_prefix)
+        if tenant is not None:
+            return self._known(tenant), subject
+        if subject == NO_SUBJECT:
+            raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
+        return None, subject
 
     @list_options()
     def check(

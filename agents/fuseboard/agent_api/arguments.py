@@ -51,8 +51,10 @@ def check_call_values(costs: Mapping[str, int] | None, wait_s: object, tier: obj
     """Raise ``Misconfigured`` for an invalid one."""
     if costs is not None:
         check_costs(costs)
-    check_wait(wait_s)
-    check_tier(tier)
+    if wait_s is not None:
+        check_wait(wait_s)
+    if tier is not None:
+        check_tier(tier)
 
 
 def check_transport_options(function: str, options: TransportOptions) -> None:
