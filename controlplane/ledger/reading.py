@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Case, F, Min, QuerySet, Sum, When
 from django.db.models.functions import TruncDate
 
@@ -23,6 +24,15 @@ MIN_JUMP_MICRO_USD = 5_000_000
 #: Models without a price that are named.
 MAX_UNPRICED = 20
 
+_USERS = """
+    SELECT model, sum(cost), count(*) FILTER (WHERE tenant <> ''),
+           (array_agg(tenant ORDER BY cost DESC, tokens DESC, tenant) FILTER (WHERE tenant <> ''))[1:2]
+    FROM (
+        SELECT model, tenant, sum(micro_usd) AS cost, sum(output) AS tokens FROM ledger_usageday
+        WHERE environment = %s AND day BETWEEN %s AND %s GROUP BY model, tenant
+    ) AS used
+    GROUP BY model
+"""
 _SUMS: dict[str, Any] = {f"sum_{name}": Sum(name) for name in AMOUNTS}
 
 
@@ -149,6 +159,16 @@ class Unpriced:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Users:
+    """The calls of one model in a month."""
+
+    micro_usd: int
+    #: The number of tenants, and the names of the two most expensive ones.
+    tenants: int
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpendJump:
     """The hour of the last two that is most above what is usual in it."""
 
@@ -250,6 +270,18 @@ def read_unpriced(environment: str, now: datetime) -> tuple[Unpriced, ...]:
         Unpriced(model=row["model"], dependency=row["dependency"], calls=int(row["calls_unpriced"]))
         for row in found.order_by("-calls_unpriced", "model", "dependency")[:MAX_UNPRICED]
     )
+
+
+def read_users(environment: str, now: datetime) -> dict[str, Users]:
+    """Model -> who called it in the present month, in UTC."""
+    first, last = month_of(now.astimezone(UTC).date())
+    with connection.cursor() as cursor:
+        cursor.execute(_USERS, [environment, first, last])
+        rows = cursor.fetchall()
+    return {
+        model: Users(micro_usd=int(cost), tenants=number, first=tuple(names or ()))
+        for model, cost, number, names in rows
+    }
 
 
 def read_jump(environment: str, now: datetime) -> SpendJump | None:

@@ -98,6 +98,19 @@ def test_a_link_leads_from_a_line_to_those_behind_it(log_in: Any, month: None) -
     assert "By service" not in text_of(html), "the ledger does not keep both of one call"
 
 
+def test_a_registered_tenant_is_stopped_from_its_line(log_in: Any, month: None) -> None:
+    put_day(today(), tenant="not registered")
+    stop = "/edit/tenant?key=acme-retail&amp;own.suspended=yes"
+    html = log_in("ada").get("/costs?by=tenant").content.decode()
+    assert html.count("Stop tenant") == 1, "nobody registered the others"
+    assert f'href="{stop}"' in html
+    assert "Stop tenant" not in page(log_in, "?by=tenant"), "a viewer stops nobody"
+    edits.suspend_tenant(environment="production", tenant="acme-retail", reason="Spends too much", actor=ADA)
+    html = log_in("ada").get("/costs?by=tenant").content.decode()
+    assert "Stop tenant" not in html
+    assert "suspended" in text_of(html)
+
+
 def test_lines_are_by_service_and_by_day(log_in: Any, month: None) -> None:
     (row,) = rows(page(log_in, "?by=service"))
     assert row.startswith("shop 13.00 USD 100 % 1,207")

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from controlplane.spending.models import Model, Price
 from fuseboard.contract.money import micro_usd_of, usd_digits
+from tests.controlplane.ledger.ledger_rows import days_ago, put_day, today
 from tests.dashboard.editor_steps import page
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,6 +29,19 @@ def version() -> str:
 
 def moment(days: int) -> str:
     return (timezone.now() + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M")
+
+
+def test_the_list_says_who_uses_a_model(log_in: Any) -> None:
+    client = log_in("ada")
+    client.post("/models/new", new())
+    client.post("/models/new", new(name="unused", aliases=""))
+    for tenant, cost in (("acme-retail", 3_000_000), ("globex", 9_000_000), ("initech", 0), ("", 500_000)):
+        put_day(today(), tenant=tenant, micro_usd=cost)
+    put_day(days_ago(40), tenant="umbrella", micro_usd=7)
+    shown = page(client.get("/models"))
+    assert "12.50 USD" in shown
+    assert '<a href="/costs?by=tenant&amp;model=gpt-5.2">globex, acme-retail and 1 more</a>' in shown
+    assert "no calls" in shown
 
 
 def test_a_model_is_added_priced_changed_and_removed(log_in: Any) -> None:

@@ -1,7 +1,7 @@
 """Costs: what calls to language models used and cost in a month, by model, tenant, service or day."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.ledger.reading import (
     GROUPS,
     Line,
@@ -23,7 +23,9 @@ from controlplane.ledger.reading import (
     read_summary,
 )
 from controlplane.phrases import count, percent, usd
+from controlplane.policies.models import Tenant
 from dashboard.tables.table_files import rows_listed
+from dashboard.views.editor.edit_request import KINDS
 from dashboard.views.page import show, text_parameter
 
 #: Lines on the page. A file has more.
@@ -40,6 +42,8 @@ class CostRow:
     #: The lines behind this one.
     href: str
     share: str
+    #: The state of a registered tenant, ``stop`` or ``suspended``; empty for other lines.
+    stop: str = ""
 
     @property
     def cost(self) -> str:
@@ -84,6 +88,8 @@ def costs(request: HttpRequest) -> HttpResponse:
     wanted = Wanted(by=given.get("by", GROUPS[0]), since=since, until=until, **filters)
     found = read_costs(environment, wanted, most=rows_listed(request, _SHOWN))
     summary = read_summary(environment, now)
+    rows = [_row(given, wanted, line, found.total) for line in found.lines]
+    states = _stops(environment, found.lines) if wanted.by == "tenant" else {}
     return show(
         request,
         "costs",
@@ -97,13 +103,22 @@ def costs(request: HttpRequest) -> HttpResponse:
             if name in given
         ],
         when=_when(wanted, now),
-        rows=[_row(given, wanted, line, found.total) for line in found.lines],
+        rows=[replace(row, stop=states.get(row.line.name, "")) for row in rows],
+        stops=bool(states) and may(request.user, KINDS["tenant"].permission, environment),
         total=_total(found.total),
         cut=found.cut,
         figures=_figures(summary, now),
         month_cost=usd(summary.month.micro_usd) if summary.month.calls else "",
         sentences=list(_sentences(summary, today)),
     )
+
+
+def _stops(environment: str, lines: Iterable[Line]) -> dict[str, str]:
+    """Tenant -> ``stop``, or ``suspended``; only of registered ones."""
+    rows = Tenant.objects.filter(
+        environment=environment, deleted=False, key__in=[line.name for line in lines]
+    )
+    return {key: "suspended" if off else "stop" for key, off in rows.values_list("key", "suspended")}
 
 
 def _given(request: HttpRequest, today: date) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Models of language: their names, the dependency of their calls, and their prices by date."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
+from controlplane.ledger.reading import Users, read_users
 from controlplane.policies.models import Dependency
 from controlplane.spending.fields import COLUMNS, start_text
 from controlplane.spending.models import LONG_PRICES, PRICES, Model, Price
@@ -160,7 +162,10 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
 def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpResponse:
     environment = environment_in(request)
     rows = Model.objects.filter(environment=environment).prefetch_related("prices")
-    shown = sorted((_line(row) for row in rows), key=lambda line: (line["price"] is not None, line["name"]))
+    used = read_users(environment, timezone.now())
+    shown = sorted(
+        (_line(row, used) for row in rows), key=lambda line: (line["price"] is not None, line["name"])
+    )
     context = context_of(
         request,
         "models",
@@ -191,7 +196,7 @@ def _page(request: HttpRequest, *, row: Model, status: int = 200, **sent: Any) -
     return render(request, "dashboard/model.html", context, status=status)
 
 
-def _line(row: Model) -> dict[str, Any]:
+def _line(row: Model, used: Mapping[str, Users]) -> dict[str, Any]:
     dated = dated_prices(row)
     present = next((each for each in dated if each.applies), None)
     ahead = next((each for each in dated if not each.has_begun), None)
@@ -201,7 +206,17 @@ def _line(row: Model) -> dict[str, Any]:
         "aliases": row.aliases,
         "price": present and _price_line(present),
         "next": ahead and _price_line(ahead),
+        "use": used.get(row.name),
+        "users": _users_words(used[row.name]) if row.name in used else "",
     }
+
+
+def _users_words(users: Users) -> str:
+    """``acme, globex and 3 more``."""
+    if not users.tenants:
+        return "calls without a tenant"
+    more = users.tenants - len(users.first)
+    return ", ".join(users.first) + (f" and {more:,} more" if more else "")
 
 
 def _price_line(dated: DatedPrice) -> dict[str, Any]:
