@@ -158,6 +158,33 @@ class TestLiars:
             answer = tick(learner, asked=10, sent=10, refused=5)
         assert answer.limit < 300
 
+    def test_a_pod_that_reports_in_ticks_of_its_own_is_not_the_only_one(self, limits: redis.Redis):
+        learner = Learner(limits)
+        for _ in range(20):
+            learner.report("web-1", 10, 10)
+            for _ in range(3):
+                learner.tick()
+                answer = learner.report("liar", 10, 10, 10)
+        assert answer.limit == 600
+
+    def test_two_pods_that_report_in_turns_are_believed(self, limits: redis.Redis):
+        learner = Learner(limits)
+        tick(learner, asked=10, sent=10)
+        for number in range(12):
+            learner.tick()
+            answer = learner.report(f"web-{number % 2}", 100, 100, 50)
+        assert answer.limit < 450
+
+    def test_a_pod_is_the_only_one_when_the_others_have_made_no_call_for_half_a_minute(
+        self, limits: redis.Redis
+    ):
+        learner = Learner(limits)
+        tick(learner, asked=10, sent=10)
+        for _ in range(10):
+            learner.tick()
+            answer = learner.report("web-1", 100, 100, 50)
+        assert answer.limit < 450
+
     def test_the_only_pod_is_believed(self, limits: redis.Redis):
         learner = Learner(limits)
         for _ in range(3):
@@ -177,7 +204,7 @@ class TestTheKey:
         learner = Learner(limits)
         learner.report("web-1", 10, 10)
         known = msgspec.msgpack.decode(limits.get(KEY) or b"", strict=False)
-        known["pods"] |= {number: [10, 10, 0, 0, 0, 0] for number in (1, 2.5)}
+        known["pods"] |= {number: [10, 10, 0, 0, 0, 0, 0] for number in (1, 2.5)}
         limits.set(KEY, msgspec.msgpack.encode(known))
         assert tick(learner, asked=10, sent=10).steps == 1
 
@@ -195,7 +222,7 @@ class TestTheKey:
         assert limits.pttl(KEY) > 0
 
     def test_a_long_text_in_the_key_counts_as_configured(self, limits: redis.Redis):
-        for many in ({"window": [[1, 1]] * 100_000}, {"pods": {str(n): [0] * 6 for n in range(1_000)}}):
+        for many in ({"window": [[1, 1]] * 100_000}, {"pods": {str(n): [0] * 7 for n in range(1_000)}}):
             limits.flushall()
             numbers = dict.fromkeys(
                 (

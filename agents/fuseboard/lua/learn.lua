@@ -5,6 +5,7 @@
 -- Invariant: floor <= followed <= ceiling. At most one step per tick, however many pods report. One pod alone, of
 -- several, moves nothing: the one with the most refusals counts as many as the second one, the calls of each count
 -- at most twice what the others make on average, and a stated number counts when two pods and half of them agree on it.
+-- A pod is not the only one because the others have not reported in this tick: what it saw waits for their reports.
 -- What cannot be read counts as never learned.
 --
 -- KEYS  learned
@@ -29,7 +30,8 @@ local TOO_MANY, FEW = 0.01, 0.005
 local MOST_DOWN = 0.3
 -- Ticks: of the window in which refusals count, without another fall, to come back, in which a number counts.
 local WINDOW, HELD, BACK, HEARD = 6, 2, 18, 60
--- Pods that are told apart: calls wanted, made, refused; the stated number; when it reported, and heard the number.
+-- Pods that are told apart: calls wanted, made, refused; the stated number; when it reported, heard the number, and
+-- reported calls.
 -- The other pods of a large fleet see the same vendor.
 local MOST_SERVERS = 200
 
@@ -64,9 +66,13 @@ local function read(text)
         }
     end
     for name, pod in pairs(s.pods) do
-        local known = type(name) == 'string' and type(pod) == 'table' and #pod == 6
-        for i = 1, 6 do known = known and is_number(pod[i]) end
-        if known then pod[5], pod[6] = min(pod[5], now), min(pod[6], now) else s.pods[name] = nil end
+        local known = type(name) == 'string' and type(pod) == 'table' and #pod == 7
+        for i = 1, 7 do known = known and is_number(pod[i]) end
+        if known then
+            for i = 5, 7 do pod[i] = min(pod[i], now) end
+        else
+            s.pods[name] = nil
+        end
     end
     for i = #s.window, 1, -1 do
         local one = s.window[i]
@@ -93,10 +99,11 @@ local function stated(s)
     return agreed and number or ceiling
 end
 
--- Calls that were made and refused in this tick, and whether the limit binds.
+-- Whether the limit binds, calls that were made and refused in this tick, and whether they wait for other reports.
 local function count(s)
-    local names, all = {}, 0
+    local names, all, several = {}, 0, 0
     for name, pod in pairs(s.pods) do
+        if pod[7] > 0 and now - pod[7] <= WINDOW * tick then several = several + 1 end
         if pod[2] > 0 then
             names[#names + 1] = name
             all = all + pod[2]
@@ -115,15 +122,16 @@ local function count(s)
     end
     local binds = asked > 1.02 * sent
     if #names > 1 then refused = refused - worst + second end
-    return binds, sent, refused
+    return binds, sent, refused, #names == 1 and several > 1
 end
 
 local function step(s)
     local before, bound = s.limit, max(lowest, min(ceiling, stated(s)))
-    local binds, sent, refused = count(s)
+    local binds, sent, refused, waits = count(s)
     -- After a fall, calls that were made before it are still answered: they must not count again.
     local rests = now < s.held
-    if not rests then table.insert(s.window, { sent, refused }) end
+    waits = waits and not rests
+    if not rests and not waits then table.insert(s.window, { sent, refused }) end
     while #s.window > WINDOW do table.remove(s.window, 1) end
     sent, refused = 0, 0
     for _, one in ipairs(s.window) do sent, refused = sent + one[1], refused + one[2] end
@@ -138,7 +146,7 @@ local function step(s)
         local limit = s.limit * (1 - min(MOST_DOWN, (share - TOO_MANY) / 2 + 0.01))
         s.was, s.fell, s.at, s.held, s.window, s.why = s.limit, s.limit - limit, now, now + HELD * tick, {}, 2
         s.limit = limit
-    elseif share <= FEW and binds and s.limit < bound and not rests then
+    elseif share <= FEW and binds and s.limit < bound and not rests and not waits then
         -- The climb is that of CUBIC: fast towards the limit that was refused last, slowly near it, and then further.
         local limit = s.limit + 0.01 * bound
         if s.at > 0 then
@@ -154,7 +162,11 @@ local function step(s)
     end
     s.steps, s.next = s.steps + 1, now + tick
     for name, pod in pairs(s.pods) do
-        if now - pod[5] > HEARD * tick then s.pods[name] = nil else pod[1], pod[2], pod[3] = 0, 0, 0 end
+        if now - pod[5] > HEARD * tick then
+            s.pods[name] = nil
+        elseif not waits then
+            pod[1], pod[2], pod[3] = 0, 0, 0
+        end
     end
 end
 
@@ -163,7 +175,7 @@ local s = read(redis.call('GET', KEYS[1]))
 s.limit = max(lowest, min(ceiling, s.limit))
 local pod = s.pods[server]
 if not pod and length(s.pods) < MOST_SERVERS then
-    pod = { 0, 0, 0, 0, 0, 0 }
+    pod = { 0, 0, 0, 0, 0, 0, 0 }
     s.pods[server] = pod
 end
 if pod then
@@ -171,6 +183,7 @@ if pod then
     local number = tonumber(ARGV[5])
     if number > 0 then pod[4], pod[6] = number, now end
     pod[5] = now
+    if tonumber(ARGV[3]) > 0 then pod[7] = now end
 end
 if now >= s.next then step(s) end
 redis.call('SET', KEYS[1], cmsgpack.pack(s), 'PX', 3600000)

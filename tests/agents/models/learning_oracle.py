@@ -15,6 +15,7 @@ class Pod:
     number: int = 0
     heard_us: int = 0
     reported_us: int = 0
+    called_us: int = 0
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Fleet:
         pod = self.pods.setdefault(name, Pod())
         pod.asked, pod.sent, pod.refused = pod.asked + asked, pod.sent + sent, pod.refused + refused
         pod.reported_us = now
+        if sent:
+            pod.called_us = now
         if number:
             pod.number, pod.heard_us = number, now
         self.due_us = min(self.due_us, now + TICK_US)
@@ -45,6 +48,7 @@ class Fleet:
         self.fell_us = min(self.fell_us, now)
         for known in self.pods.values():
             known.reported_us, known.heard_us = min(known.reported_us, now), min(known.heard_us, now)
+            known.called_us = min(known.called_us, now)
         if now >= self.due_us:
             self.step(now)
         return floor(self.limit)
@@ -80,7 +84,12 @@ class Fleet:
         before, bound = self.limit, float(max(self.lowest, min(self.ceiling, self.agreed(now))))
         binds, *counted = self.count()
         rests = now < self.held_us
-        if not rests:
+        reporting = sum(pod.sent > 0 for pod in self.pods.values())
+        calling = sum(
+            bool(pod.called_us) and now - pod.called_us <= WINDOW * TICK_US for pod in self.pods.values()
+        )
+        waits = reporting == 1 and calling > 1 and not rests
+        if not rests and not waits:
             self.window = [*self.window, (counted[0], counted[1])][-WINDOW:]
         sent = refused = 0.0
         for one in self.window:
@@ -94,7 +103,7 @@ class Fleet:
             lower = self.limit * (1 - min(0.3, (share - 0.01) / 2 + 0.01))
             self.was, self.fell, self.fell_us = self.limit, self.limit - lower, now
             self.held_us, self.window, self.limit = now + HELD * TICK_US, [], lower
-        elif share <= 0.005 and binds and self.limit < bound and not rests:
+        elif share <= 0.005 and binds and self.limit < bound and not (rests or waits):
             self.limit = max(self.limit, self.next_up(now, bound))
         self.limit = max(self.lowest, min(bound, self.limit))
         if self.limit >= self.ceiling:
@@ -103,7 +112,7 @@ class Fleet:
         self.generation += floor(self.limit) != floor(before)
         self.steps, self.due_us = self.steps + 1, now + TICK_US
         self.pods = {name: pod for name, pod in self.pods.items() if now - pod.reported_us <= HEARD * TICK_US}
-        for pod in self.pods.values():
+        for pod in self.pods.values() if not waits else ():
             pod.asked = pod.sent = pod.refused = 0
 
     def next_up(self, now: int, bound: float) -> float:
