@@ -181,6 +181,8 @@ def application(vendor_url: str) -> FastAPI:
             "revision": agent.configuration.snapshot.head.revision,
             # Rows of usage that Postgres has not confirmed.
             "unconfirmed": agent.counters.usage.left,
+            # Decisions that did not wait for Redis.
+            "local": agent.counters.local_decisions,
         }
 
     @app.post("/ask")

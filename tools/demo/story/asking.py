@@ -3,12 +3,16 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import msgspec
 
+import fuseboard
 from controlplane.usage.budgets import budgets
+from fuseboard import blocking
 from tools.demo.assistant_api import Asked, Got, Work
 from tools.demo.model_scenario import ASSISTANT, BUDGETS, CALLS_PER_S, CLAUDES, MODELS, Priced
 from tools.demo.model_vendor import ModelBehaviour, Station
@@ -108,6 +112,23 @@ def assistant_of(chapter: Chapter) -> Iterator[Assistant]:
     finally:
         assistant.jobs(CALLS_PER_S)
         assistant.close()
+
+
+@contextmanager
+def another_pod(chapter: Chapter, name: str) -> Iterator[blocking.Agent]:
+    """A pod of the assistant in this process, for as long as the block runs."""
+    with TemporaryDirectory() as folder:
+        settings = fuseboard.AgentSettings(
+            redis_url=chapter.limits_url,
+            url=chapter.demo.url("gateway"),
+            token=chapter.demo.seeded.agent_token,
+            service=ASSISTANT,
+            server=name,
+            state_dir=Path(folder),
+        )
+        with blocking.Agent(settings=settings) as agent:
+            chapter.until(f"{name} to share limits", lambda: agent.mode == "shared", within_s=20)
+            yield agent
 
 
 def micro_usd_of(model: str, before: Station, after: Station) -> int:

@@ -3,7 +3,7 @@
 import time
 
 from tools.demo.model_formats import CACHED, WRITTEN, input_of
-from tools.demo.model_scenario import GPT, OPENAI, SONNET, STORY_TOKENS
+from tools.demo.model_scenario import GPT, MINI, OPENAI, SONNET, STORY_TOKENS
 from tools.demo.model_vendor import Station
 from tools.demo.scenario import STORYTELLER
 from tools.demo.story.asking import (
@@ -24,6 +24,9 @@ _QUESTION = "Please read this conversation, and write a summary of it for a coll
 _PARTS, _MOST = 20, 400
 #: Corrections of calls that ended before have arrived.
 _SETTLED_S = 0.5
+_WATCHED_S = 5.0
+#: The vendor is tried again once a minute.
+_TRIED_S = 90.0
 
 
 def llm_two_lines(chapter: Chapter) -> str:
@@ -146,6 +149,43 @@ def llm_fallback(chapter: Chapter) -> str:
         f" answer with is_cached and is_degraded, then the default after {default_ms / 1000:.0f} s; GPT again"
         f" {back_ms / 1000:.1f} s after it is well"
     )
+
+
+def llm_account_stop(chapter: Chapter) -> str:
+    """An account has no credit: all its pools stop, and the other account answers until it is served."""
+    with assistant_of(chapter) as assistant:
+        with assistant.behaving(GPT, MINI, status=429, code="insufficient_quota"):
+            first = assistant.ask(GPT)
+            began = time.monotonic()
+            # Another pool of the same account, which has answered until now.
+            mini = assistant.ask(MINI)
+            stopped_ms = (time.monotonic() - began) * 1000
+            if not mini.refused_because:
+                raise CheckFailed(f"{MINI} of the same account was called: {mini}, after {first}")
+            before = _received(assistant)
+            until, refused = time.monotonic() + _WATCHED_S, 0
+            while time.monotonic() < until:
+                refused += sum(bool(assistant.ask(model).refused_because) for model in (GPT, MINI))
+                time.sleep(0.05)
+            asked = _received(assistant) - before
+            answer = assistant.chain(GPT)
+        if asked > 1:
+            raise CheckFailed(f"{asked} calls of an account without credit in {_WATCHED_S:.0f} s")
+        if answer["source"] != SONNET:
+            raise CheckFailed(f"the other account does not answer: {answer}")
+        back_ms = chapter.until(
+            "the account to be tried, and served", lambda: assistant.ask(MINI).text != "", within_s=_TRIED_S
+        )
+    return (
+        f"insufficient_quota: {MINI} of the same account refused ({mini.refused_because}) after"
+        f" {stopped_ms:.0f} ms; {refused} calls refused in {_WATCHED_S:.0f} s, {asked} reached the vendor,"
+        f" and {SONNET} answered; with credit, one call tried, and all are served"
+        f" after {back_ms / 1000:.0f} s"
+    )
+
+
+def _received(assistant: Assistant) -> int:
+    return sum(assistant.station(model).received for model in (GPT, MINI))
 
 
 def _answered(assistant: Assistant, model: str, **more: object) -> int:
