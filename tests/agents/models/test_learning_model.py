@@ -39,7 +39,10 @@ BUGS = {
     "a pod counts as often as it says": ("local part = min(1, most / pod[2])", "local part = 1"),
     "one pod of many states a number": ("pods == 1 or most >= 2", "pods == 1 or most >= 1"),
     "a number of few pods": ("and 2 * most >= pods", ""),
-    "refusals before a step count again": ("if not rests and not waits then table.insert", "if not waits then table.insert"),
+    "refusals before a step count again": (
+        "if not rests and not waits then table.insert",
+        "if not waits then table.insert",
+    ),
     "it rises while it rests": ("s.limit < bound and not rests", "s.limit < bound"),
     "refusals are forgotten after a tick": ("while #s.window > WINDOW do", "while #s.window > 1 do"),
     "a step keeps its refusals": ("now + HELD * tick, {}, 2", "now + HELD * tick, s.window, 2"),
