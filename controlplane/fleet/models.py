@@ -93,8 +93,7 @@ class Server(models.Model):
     primitives = models.JSONField(null=True)
     #: Pairs of a dependency and a measure that a limit counts, and in which no call has stated a cost.
     uncharged = models.JSONField(default=list, db_default=[])
-    #: In a list of each: a dependency, a limit of it, the number that the vendor has stated to this pod, and
-    #: the one that applies instead of the configured one; 0 for none.
+    #: A list for each limit of a vendor, see ``controlplane.fleet.stated_limits.PodSeen``.
     seen = models.JSONField(default=list, db_default=[])
     #: Whether it enforces budgets.
     enforces_budgets = models.BooleanField(default=False, db_default=False)

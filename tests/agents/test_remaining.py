@@ -14,7 +14,7 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard import Agent, AgentSettings, Mode, blocking
-from fuseboard.admission.call_outcomes import SEEN_S
+from fuseboard.admission.seen_limits import SEEN_S
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Policy, Tuning
 from fuseboard.contract.sync import SeenLimit
@@ -200,9 +200,12 @@ async def test_a_pod_reports_the_number_of_the_vendor_for_five_minutes(
         stated = {"RateLimit-Limit": "90, 90;w=3600", "RateLimit-Remaining": "80"}
         remaining_of(agent).record(agent, permit, 200, stated, elapsed_s=0.1)
         outcomes = agent._runtime.admission.outcomes
-        assert outcomes.seen() == (SeenLimit(dependency="vendor", limit="hour", said=90),)
+        (seen,) = outcomes.seen()
+        assert seen == SeenLimit(
+            dependency="vendor", limit="hour", said=90, answers=1, for_ms=seen.for_ms, left=80
+        )
         later = monotonic() + SEEN_S + 1
-        monkeypatch.setattr("fuseboard.admission.call_outcomes.monotonic", lambda: later)
+        monkeypatch.setattr("fuseboard.admission.seen_limits.monotonic", lambda: later)
         assert outcomes.seen() == ()
 
 

@@ -69,13 +69,13 @@ from tests.contract.sample_examples import (
     LEASED,
     PRIMITIVES,
     SAMPLES,
-    SEEN,
     TALLY,
     TIMED,
     TRACED,
     UNCHARGED,
     UNSEALED,
     USAGE,
+    with_seen_limits,
 )
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
@@ -478,7 +478,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
     "sync_request.unsealed.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=UNSEALED),
     "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
-    "sync_request.seen.json": msgspec.structs.replace(SMALLEST_REQUEST, seen=SEEN),
+    **with_seen_limits(SMALLEST_REQUEST),
     "sync_request.usage.json": msgspec.structs.replace(SMALLEST_REQUEST, usage=USAGE),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
@@ -12,6 +14,7 @@ from fuseboard.contract.sync import (
     DependencyCounters,
     RuleCounters,
     SeenLimit,
+    SyncRequest,
     TenantCounters,
     Uncharged,
 )
@@ -75,6 +78,30 @@ TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )
 SEEN = (SeenLimit(dependency="llm", limit="per-minute", said=600, followed=412),)
+EVIDENCE = (
+    SeenLimit(
+        dependency="llm",
+        limit="per-minute",
+        said=600,
+        answers=12_304,
+        for_ms=3_600_000,
+        left=0,
+        sent=900,
+        refused=31,
+        blocked=12,
+        others=2_400,
+    ),
+)
+
+
+def with_seen_limits(request: SyncRequest) -> dict[str, SyncRequest]:
+    """The request with what pods saw of limits of vendors, by the name of the golden document."""
+    return {
+        "sync_request.seen.json": replace(request, seen=SEEN),
+        "sync_request.evidence.json": replace(request, seen=EVIDENCE),
+    }
+
+
 UNCHARGED = (Uncharged(dependency="llm", measure="tokens"),)
 TALLY = Tally(number=7, tenants=(TenantTally("acme", 120, 3), TenantTally("acme ünd sons", 1)), partial=True)
 USAGE = (

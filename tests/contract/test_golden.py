@@ -38,6 +38,7 @@ from tests.contract.examples import (
 from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import (
     ALONE,
+    EVIDENCE,
     PRIMITIVES,
     SAMPLES,
     SEEN,
@@ -220,7 +221,8 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             enforces_budgets=True,
             usage=USAGE,
         ),
-        SEEN[0],
+        # Fields that came later are in another file.
+        msgspec.structs.replace(EVIDENCE[0], followed=SEEN[0].followed, left=7),
         UNCHARGED[0],
         ALONE,
         PRIMITIVES,

@@ -1,26 +1,23 @@
 """How calls with a permit ended, and what their answers state about the limits of the vendor."""
 
 from collections.abc import Mapping
-from time import monotonic
 
 from msgspec import Struct, field
 
 from fuseboard.admission.account_stops import AccountStops
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.admission.pod_breakers import PodBreakers
+from fuseboard.admission.seen_limits import SeenLimits, Totals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
-from fuseboard.contract.sync import MAX_SEEN, SeenLimit
-from fuseboard.contract.words import BreakerState, Mode, Outcome
+from fuseboard.contract.sync import SeenLimit
+from fuseboard.contract.words import BreakerState, Mode, Outcome, Reason
 from fuseboard.decision import Charge, Permit
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.health import StoreHealth
 from fuseboard.without_redis.local_limits import LocalLimits
-
-#: Pods report for this time what a vendor has stated.
-SEEN_S = 300.0
 
 # Members of enumerations are slow to look up in Python 3.11.
 CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
@@ -36,8 +33,8 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
     decisions: DecisionBuilder
     stops: AccountStops
     breakers: PodBreakers
-    #: Dependency and limit -> the number that the vendor has stated last, and when (monotonic seconds).
-    stated: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    #: The limits that vendors have stated lately, for heartbeats.
+    seen_limits: SeenLimits = field(default_factory=SeenLimits)
     #: Dependency -> calls that the vendor has refused because of a limit.
     limited: dict[str, int] = field(default_factory=dict)
     #: Dependency and limit -> the number that applies instead of the configured one.
@@ -117,8 +114,7 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
 
         What others have spent is charged in Redis, if the vendor has less left than Redis had.
         """
-        now = monotonic()
-        self.stated.update({(permit.dependency, name): (said, now) for name, (_, said) in stated.items()})
+        self.seen_limits.note(permit.dependency, stated)
         if self.health.mode is not Mode.SHARED:
             return  # in a ramp, Redis has a part of the limit only
         for charge in permit.decision.charges:
@@ -135,21 +131,12 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
                     self.settlements.at_most(charge.domain, ref, left, until)
 
     def seen(self) -> tuple[SeenLimit, ...]:
-        """The numbers that vendors have stated lately for limits, and those that are followed."""
-        since = monotonic() - SEEN_S
-        for key, (_, at) in tuple(self.stated.items()):
-            if at < since:
-                del self.stated[key]
-        return tuple(
-            [
-                SeenLimit(
-                    dependency=dependency.name,
-                    limit=limit.name,
-                    said=self.stated.get(key, (0, since))[0],
-                    followed=self.followed.get(key, 0),
-                )
-                for dependency in self.configuration.snapshot.policy.dependencies
-                for limit in dependency.vendor_limits
-                if (key := (dependency.name, limit.name)) in self.stated or key in self.followed
-            ][:MAX_SEEN]
+        """The numbers that vendors have stated lately, those followed, and what became of calls."""
+        return self.seen_limits.report(
+            self.configuration.snapshot.policy.dependencies, followed=self.followed, totals=self._totals
         )
+
+    def _totals(self, dependency: str, limit: str) -> Totals:
+        sent, blocked = self.counters.calls_of(dependency, Reason.VENDOR_LIMIT)
+        others = self.settlements.others.get((f"d:{dependency}", limit), 0)
+        return sent, self.limited.get(dependency, 0), blocked, others

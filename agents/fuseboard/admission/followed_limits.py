@@ -13,7 +13,7 @@ from time import monotonic
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fuseboard.admission.call_outcomes import SEEN_S, CallOutcomes
+from fuseboard.admission.call_outcomes import CallOutcomes
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
@@ -127,13 +127,12 @@ class FollowedLimits:
             return
         total.at = now
         self._seen[name, limit.name] = total
-        stated, at = outcomes.stated.get((name, limit.name), (0, now))
         arguments = (
             outcomes.decisions.server,
             total.asked - before.asked,
             total.sent - before.sent,
             total.refused - before.refused,
-            stated if now - at <= SEEN_S else 0,
+            outcomes.seen_limits.number(name, limit.name),
             limit.limit,
             self._floor(limit),
             int(TICK_S * 1_000_000),

@@ -53,6 +53,8 @@ class Settlements:
         self.refusals = RememberedRefusals()
         #: domain -> (counter, store time of admission) -> correction
         self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
+        #: Domain and limit -> what Redis has charged because the vendor had less left, since the start.
+        self.others: dict[tuple[str, str], int] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         #: When the timer fires, on the clock of the loop.
@@ -148,11 +150,11 @@ class Settlements:
                 self._count -= len(corrections)
                 every = list(corrections.items())
                 for first in range(0, len(every), MAX_TOGETHER):
-                    self._send(every[first : first + MAX_TOGETHER])
+                    self._send(domain, every[first : first + MAX_TOGETHER])
         if self._waiting:
             self._flush_within(LATER_S)
 
-    def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
+    def _send(self, domain: str, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
         rules = RuleBook(self._health.rounded_shared_part, self._health.store_time_us())
         words: list[object] = [rules.numbers]
         now = monotonic()
@@ -162,7 +164,19 @@ class Settlements:
         keys = tuple(key for (key, _), _ in corrections)
         changes = {key for (key, _), one in corrections if one.amount or one.most >= 0}
         self.refusals.begin_change(changes)
-        self._store.run(SETTLE, keys, (msgpack_encode(words),), lambda reply: self._answered(changes, reply))
+        names = [one.limit.name if one.most >= 0 else "" for _, one in corrections]
+
+        def answered(reply: Reply) -> None:
+            self._count_others(domain, names, reply)
+            self._answered(changes, reply)
+
+        self._store.run(SETTLE, keys, (msgpack_encode(words),), answered)
+
+    def _count_others(self, domain: str, names: list[str], reply: Reply) -> None:
+        charged = reply[len(names) :] if isinstance(reply, list) else ()
+        for name, amount in zip(names, charged, strict=False):
+            if name and isinstance(amount, int) and amount > 0:
+                self.others[domain, name] = self.others.get((domain, name), 0) + amount
 
     def _answered(self, changes: set[bytes], reply: Reply) -> None:
         self.refusals.end_change(changes)

@@ -181,7 +181,9 @@ MAX_SEEN = 50
 
 
 class SeenLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The answers of a vendor state this number for a limit of ours, in a window like that of ours."""
+    """A limit of a vendor as one pod saw it: the number that answers state, in a window like that of ours,
+    and what became of its calls.
+    """
 
     dependency: Name
     limit: Name
@@ -189,6 +191,18 @@ class SeenLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     said: Annotated[int, Meta(ge=0, le=MAX_LIMIT)] = 0
     #: The number that applies instead of the configured one; 0 for none.
     followed: Annotated[int, Meta(ge=0, le=MAX_LIMIT)] = 0
+    #: Answers that have stated ``said`` since the vendor stated another number, or none; and for how long.
+    answers: Total = 0
+    for_ms: Age = 0
+    #: The last answer stated that this is left; ``None`` for unknown.
+    left: Total | None = None
+    # The others are about the last 10 minutes.
+    #: Calls to the dependency, those that it refused because of a limit, and those that our limits refused.
+    sent: Total = 0
+    refused: Total = 0
+    blocked: Total = 0
+    #: Charged to this limit because the vendor had less left than Redis: spent by others.
+    others: Total = 0
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -14,7 +14,7 @@
 --       at           store time in us at which the call was admitted: a refund belongs there
 --       tokens       of slots to free, an array
 --       most         at most this is left of a sliding window or a bucket, the vendor reports; -1 for unknown
--- Returns integers, per key: left
+-- Returns integers, per key: left; then per key: charged because the vendor has less left
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -57,10 +57,14 @@ end
 -- limit does, beginning now, so a vendor whose figures are wrong or stand still cannot stop all calls.
 local function lower(limit, most)
     local over = room(limit, 1) - most
-    if over <= 0 then return end
+    if over <= 0 then return 0 end
     limit.spent = true
     local ring = limit.ring
-    if not ring then return spend(limit, over) end
+    if not ring then
+        spend(limit, over)
+        return over
+    end
+    local all = over
     -- At this rate the sub-buckets have room for more than the limit, whatever is in them.
     local even = ceil(limit.limit / limit.size)
     for index = ring[2] - limit.size, ring[2] do
@@ -68,6 +72,7 @@ local function lower(limit, most)
         local added = math.max(0, math.min(over, even - ring[slot]))
         ring[slot], ring[3], over = ring[slot] + added, ring[3] + added, over - added
     end
+    return all - over
 end
 
 local corrections = cmsgpack.unpack(ARGV[1])
@@ -91,7 +96,8 @@ for i, key in ipairs(KEYS) do
     end
     -- A missing bucket is a full one. A missing window may be lost, and a new one would hide that.
     local known = limit.spent or texts[i] or not limit.ring
-    if most >= 0 and limit.algorithm == algorithm and not limit.count and known then lower(limit, most) end
+    local lowers = most >= 0 and limit.algorithm == algorithm and not limit.count and known
+    reply[#KEYS + i] = lowers and lower(limit, most) or 0
     if limit.spent or limit.repaired then write_limit(limit) end
     reply[i] = math.max(0, room(limit, 1))
 end

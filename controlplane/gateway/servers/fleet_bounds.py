@@ -97,7 +97,7 @@ class Kept:
             size += _FAILURES_BYTES + _FAILED_BYTES * (len(failures.kinds) + len(failures.last))
         if server.beat.primitives is not None:
             size += NAMED_BYTES * len(server.beat.primitives.held) + server.primitives.size
-        size += 2 * _NAME_BYTES * (len(server.beat.uncharged) + len(server.beat.seen))
+        size += 2 * _NAME_BYTES * (len(server.beat.uncharged) + 2 * len(server.beat.seen))
         for track in (server.track, server.calls):
             size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:

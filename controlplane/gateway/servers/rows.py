@@ -7,7 +7,7 @@ from controlplane.gateway.servers.primitive_track import primitives_row
 from controlplane.gateway.servers.rates import percentile_us
 from controlplane.gateway.servers.server import SAME_MOMENT_S, BreakerRow, KnownServer
 from controlplane.publishing.unknown_revisions import LARGEST
-from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.sync import BreakerView, SeenLimit
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
 
@@ -48,7 +48,7 @@ class Row(Struct, gc=False):
     primitives: dict[str, object] | None
     carries_counts: bool
     uncharged: list[list[str]]
-    seen: list[tuple[str, str, int, int]]
+    seen: list[tuple[object, ...]]
     enforces_budgets: bool
 
 
@@ -118,9 +118,16 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
         beat.carries_counts,
         [[one.dependency, one.measure] for one in server.beat.uncharged],
-        [(one.dependency, one.limit, one.said, one.followed) for one in server.beat.seen],
+        [_seen(one, server.seen_wall) for one in server.beat.seen],
         beat.enforces_budgets,
     )
+
+
+def _seen(one: SeenLimit, seen_wall: float) -> tuple[object, ...]:
+    """See ``controlplane.fleet.stated_limits.PodSeen``."""
+    since = round(seen_wall - one.for_ms / 1000) if one.answers else 0
+    stated = (one.said, one.followed, one.answers, since, one.left)
+    return (one.dependency, one.limit, *stated, one.sent, one.refused, one.blocked, one.others)
 
 
 def _share(server: KnownServer) -> dict[str, int]:
