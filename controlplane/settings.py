@@ -129,6 +129,7 @@ INSTALLED_APPS = [
     "controlplane.refusals",
     "controlplane.series",
     "controlplane.ledger",
+    "controlplane.suggestions",
     "controlplane.reconciliation",
     "controlplane.alerts",
     "controlplane.weekly",

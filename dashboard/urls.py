@@ -17,6 +17,7 @@ from dashboard.views.breakers import (
     breakers,
     dependency_settings,
     new_dependency,
+    vendor_limits,
 )
 from dashboard.views.editor import edit, edit_preview
 from dashboard.views.fleet import (
@@ -68,6 +69,12 @@ urlpatterns = [
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
     path("breakers/<str:name>/history", breaker_history.breaker_history, name="breaker_history"),
     path("breakers/<str:name>/runbook", breakers.breaker_runbook, name="breaker_runbook"),
+    path("breakers/<str:name>/limits", vendor_limits.vendor_limits, name="vendor_limits"),
+    path(
+        "breakers/<str:name>/suggestions/<str:limit>/<str:kind>",
+        vendor_limits.decline,
+        name="decline_suggestion",
+    ),
     path("breakers/<str:name>/settings", dependency_settings.dependency, name="dependency"),
     path(
         "breakers/<str:name>/settings/preview",

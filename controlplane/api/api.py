@@ -21,7 +21,7 @@ from controlplane.api.http.problems import install, problem
 from controlplane.api.http.rate_limit import Spent
 from controlplane.api.routes import runbooks
 from controlplane.api.routes.alerts import alert_routes, alert_rules, alerts, incidents, mutes, receivers
-from controlplane.api.routes.breakers import breakers, dependencies
+from controlplane.api.routes.breakers import breakers, dependencies, learned
 from controlplane.api.routes.fleet import (
     backlogs,
     checklist,
@@ -122,6 +122,7 @@ for address, router, tag in (
     ("tiers", tiers.router, "tiers"),
     ("subject-limits", subjects.router, "subject limits"),
     ("dependencies", dependencies.router, "dependencies"),
+    ("dependencies", learned.router, "dependencies"),
     ("models", models.router, "models"),
     ("accounts", budgets.accounts, "budgets"),
     ("budgets", budgets.router, "budgets"),

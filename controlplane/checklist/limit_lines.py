@@ -151,7 +151,7 @@ GROUPS = {
             "limit-stated",
             "Vendor limits are not higher than what the vendors' answers state",
             "Lower the limit to the stated number, or ask the vendor for more.",
-            "learned-limits.md#the-number-of-the-vendor",
+            "learned-limits.md#suggestions",
             _stated,
         ),
         Item(

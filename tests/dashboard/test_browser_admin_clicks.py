@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from browsing import Clicks, becomes
 from fleet_rows import breaker, put_server
+from test_browser_pages import WIDE, looked_at, put_suggestions
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
@@ -78,6 +79,40 @@ def test_an_admin_edits_a_vendor_limit_in_three_clicks(sign_in: Any, production:
     clicks.on("text=Save changes")
     wait_until(lambda: VendorLimit.objects.filter(limit=900).exists(), "the vendor limit is saved")
     assert clicks.count == 3
+
+
+def test_an_admin_adopts_a_suggestion_in_two_clicks(sign_in: Any, production: str) -> None:
+    put_suggestions()
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api")
+    clicks = Clicks(page)
+    # The form is filled in, and so is the reason, with the evidence.
+    clicks.on("#vendor a:has-text('Use 600')")
+    assert page.input_value("[name='limit.contract.limit']") == "600"
+    clicks.on("text=Save changes")
+    wait_until(lambda: VendorLimit.objects.filter(limit=600).exists(), "the vendor limit is saved")
+    assert clicks.count == 2
+    reason = Entry.objects.filter(target_name="payments-api").latest("pk").reason
+    assert reason.startswith("In 1,000 answers to 2 pods since ")
+    page.goto("/breakers/payments-api")
+    assert not page.query_selector("#vendor a:has-text('Use 600')"), "it is used"
+
+
+def test_an_admin_declines_a_suggestion_with_a_reason(sign_in: Any, production: str) -> None:
+    put_suggestions()
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api")
+    clicks = Clicks(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert looked_at(page, "breaker") == []
+    assert not page.evaluate(WIDE)
+    clicks.on("#offer-contract-limit a:has-text('Not this one')")
+    assert looked_at(page, "decline_suggestion") == []
+    page.fill("[name=reason]", WHY)
+    clicks.on("form.form button[type=submit]")
+    page.wait_for_selector("#vendor >> text=Declined by ada")
+    assert clicks.count == 2
+    assert not page.query_selector("#offer-contract-limit")
 
 
 def test_an_admin_schedules_the_policy_of_a_breaker_in_three_clicks(sign_in: Any, production: str) -> None:

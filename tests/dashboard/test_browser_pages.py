@@ -131,6 +131,8 @@ NO_PAGES = {
         "share_idle_slots",
         "palette",
         "totp_picture",
+        "vendor_limits",
+        "decline_suggestion",
     ),
     *("draft", "welcome", "login", "logout", "account_inactive", "account_signup"),
     *("openid_connect_login", "openid_connect_callback", "socialaccount_signup"),
@@ -190,6 +192,36 @@ def put_backlog(limits: Any) -> None:
     (job,) = jobs.take(1).jobs
     jobs.end(job["id"], job["fence"], "dead", cause="Undeliverable: the card was refused by its bank")
     measure_backlogs("production")
+
+
+def put_suggestions() -> None:
+    """A limit of a vendor that states less, and of which others use a part, which was declined."""
+    from controlplane.editing import edits
+    from controlplane.policies.models import Dependency
+    from controlplane.suggestions.edits import decline_suggestion, look_for_suggestions
+
+    values = {"limit": 900, "window_s": 60, "algorithm": "sliding_window"}
+    edits.set_vendor_limit(
+        environment="production",
+        dependency="payments-api",
+        name="contract",
+        expected_version=Dependency.objects.get(name="payments-api").version,
+        reason="CHG-4822 a new contract",
+        actor=BOB,
+        **values,
+    )
+    seen = ["payments-api", "contract", 600, 700, 500, 1_700_000_000, 40, 200, 9, 3, 1_200]
+    for name in ("web-2", "web-3"):
+        put_server(name, seen=[seen])
+    look_for_suggestions()
+    decline_suggestion(
+        environment="production",
+        dependency="payments-api",
+        limit="contract",
+        kind="others",
+        reason="The batch of the partner ends in May.",
+        actor=BOB,
+    )
 
 
 @pytest.fixture
@@ -278,6 +310,7 @@ def something_everywhere(production: Any, limits: Any) -> None:
     model = {"aliases": ["assistant-large"], "pool": "payments-api", "prices": prices}
     edits.set_model(model="gpt-5.2", expected_version=0, actor=BOB, **model, **common)
     edits.set_model(model="gpt-unpriced", expected_version=0, actor=BOB, **common)
+    put_suggestions()
     slow = shipped()["redis-slow"]
     text = {"title": slow.title, "body": slow.body + "\nCall Priya.\n", "reason": "for a test"}
     edits.save_runbook(runbook="redis-slow", actor=BOB, **text)

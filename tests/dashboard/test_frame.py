@@ -29,6 +29,7 @@ _NAMES = {"servers": "web-1", "of": "standard", "people": "ada"}
 _EXAMPLES = {
     "slug": "payment-provider-timeouts",
     "kind": "tier",
+    "limit": "contract",
     "form": "yaml",
     "number": "1",
     "draft": "00000000-0000-0000-0000-000000000000",

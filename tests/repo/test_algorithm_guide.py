@@ -28,6 +28,7 @@ STAY: dict[str, str] = {
     "controlplane/weekly/summarize.py": "asks only whether hours show what a window of the limit needs",
     "controlplane/reconciliation/naming.py": "only a token bucket has a burst, which it allows once more",
     "controlplane/usage/budgets.py": "a budget has a calendar period, which only fixed windows have",
+    "controlplane/suggestions/reading.py": "only slots are calls at once, which no rate describes",
     "controlplane/policies/older_defaults.py": "asks only for budgets, which are fixed windows",
     "dashboard/views/limits/budget_form.py": "a budget has a calendar period, which only fixed windows have",
     "dashboard/views/limits/template_form.py": "only a token bucket has a burst, which begins as its limit",

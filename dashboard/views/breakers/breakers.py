@@ -25,6 +25,7 @@ from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
 from dashboard.views.breakers.breaker_selection import MAX_SELECTED
 from dashboard.views.breakers.override_form import OverrideForm, as_long_as, end_of, longest_of
+from dashboard.views.breakers.vendor_limits import vendor_context
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, recent_live, show
 from dashboard.views.runbooks.runbook_html import Drawing, draw_runbook
 from dashboard.views.runbooks.runbook_texts import Page, Unreadable, find_runbook, permits, scene_of
@@ -226,6 +227,7 @@ def _page(
     if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)
     context |= _runbook(request, found, context["live"])
+    context |= {"dependency_name": name, **vendor_context(request, name, _owner(found))}
     return render(request, "dashboard/breaker.html", context, status=status)
 
 

@@ -107,6 +107,13 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ),
     ("PUT", f"{API}/dependencies/openai/vendor-limits/contract", NUMBERS | {"burst": 1}, "admin"),
     ("DELETE", f"{API}/dependencies/openai/vendor-limits/contract?{GONE}", None, "admin"),
+    ("GET", f"{API}/dependencies/openai/learned", None, "viewer"),
+    (
+        "POST",
+        f"{API}/dependencies/openai/learned/decline",
+        {"limit": "contract", "kind": "limit", **WHY},
+        "admin",
+    ),
     ("GET", f"{API}/breakers", None, "viewer"),
     ("GET", f"{API}/breakers/openai", None, "viewer"),
     (
@@ -256,6 +263,9 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/breakers", None, "viewer"),
     ("GET", "/breakers/openai", None, "viewer"),
     ("GET", "/breakers/openai/history", None, "viewer"),
+    ("GET", "/breakers/openai/limits", None, "viewer"),
+    ("GET", "/breakers/openai/suggestions/contract/limit", None, "admin"),
+    ("POST", "/breakers/openai/suggestions/contract/limit", WHY, "admin"),
     ("GET", "/alerts/4713", None, "viewer"),
     ("GET", "/dependencies/new", None, "admin"),
     ("POST", "/dependencies/new/preview", {"name": "new-vendor"}, "admin"),

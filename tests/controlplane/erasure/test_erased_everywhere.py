@@ -66,6 +66,7 @@ STAYS = {
     "approvals_approval": "note",
     "breakers_override": "reason ticket",
     "drills_drill": "reason",
+    "suggestions_suggestion": "declined_reason",
     # Replies of the API, and files of imports.
     "api_keptreply": "key reply",
     "policies_draft": "filename content errors difference reason",
@@ -101,7 +102,7 @@ NEVER = frozenset(
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
     protection frozen_by alert_rules page title name returns_to body source default_title default_body
     fallback_note username first_name last_name email password key value id name_prefix detail points turns
-    aliases pool hosts pools account tier at_100 instead_of mark
+    aliases pool hosts pools account tier at_100 instead_of mark limit evidence declined_by
     """.split()  # noqa: SIM905 - read as a text, not as many strings
 )
 #: Tables of which a column that is in ``NEVER`` for others was looked at: it holds no tenant here.
@@ -115,7 +116,7 @@ LOOKED_AT = frozenset(
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts
     refusals_digestkey refusals_refusalservice series_writer shares_piece shares_pool spending_account
-    spending_model
+    spending_model suggestions_following
     """.split()  # noqa: SIM905
 )
 

@@ -1,0 +1,73 @@
+"""How much of the limits of a vendor is spent now, read from their counters in Redis."""
+
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.client import Pipeline
+
+from controlplane.policies.limits import LimitColumns
+from controlplane.redis.read_many import ask_many
+from fuseboard.contract import keys
+from fuseboard.contract.words import Algorithm
+
+#: A sliding window begins with the microseconds of a part, the newest part, and the sum.
+_HEAD = 3
+
+
+def spent_limits(environment: str, dependency: str, limits: Sequence[LimitColumns]) -> dict[str, int]:
+    """Limit -> what is spent, or the slots in use. A limit is absent if its counter cannot be read."""
+    now_us = time.time() * 1_000_000
+    named = {keys.vendor_limit(environment, dependency, limit.name): limit for limit in limits}
+
+    def ask(pipeline: Pipeline, name: str) -> object:
+        if named[name].algorithm == Algorithm.CONCURRENCY:
+            return pipeline.zcount(name, now_us, "+inf")
+        return pipeline.get(name)
+
+    try:
+        answers = ask_many(named, ask)
+    except redis.RedisError:
+        return {}
+    found = {}
+    for name, limit in named.items():
+        spent = spent_of(limit.algorithm, answers.get(name), now_us)
+        if spent is not None:
+            found[limit.name] = spent
+    return found
+
+
+def spent_of(algorithm: str, stored: Any, now_us: float) -> int | None:
+    """``lua/parts/limits.lua`` writes them. ``None`` for what cannot be read."""
+    if stored is None:
+        return 0
+    try:
+        match algorithm:
+            case Algorithm.CONCURRENCY:
+                return int(stored)
+            case Algorithm.FIXED_WINDOW:
+                return int(bytes(stored).split()[1])
+            case Algorithm.SLIDING_WINDOW:
+                return _window(stored, now_us)
+            case _:
+                return _bucket(stored, now_us)
+    except (TypeError, ValueError, IndexError, OverflowError, struct.error, ZeroDivisionError):
+        return None
+
+
+def _window(stored: bytes, now_us: float) -> int:
+    ring: tuple[float, ...] = struct.unpack(f">{len(stored) // 8}d", stored)
+    part_us, newest, parts = ring[0], int(ring[1]), ring[_HEAD:]
+    oldest = int(now_us // part_us) - (len(parts) - 1)
+    counted = range(max(oldest, newest - len(parts) + 1), newest + 1)
+    return round(sum(parts[index % len(parts)] for index in counted))
+
+
+def _bucket(stored: bytes, now_us: float) -> int:
+    full_us: float
+    limit: float
+    window_us: float
+    full_us, _, limit, window_us = struct.unpack(">4d", stored)
+    return round(max(0.0, full_us - now_us) * limit / window_us)
