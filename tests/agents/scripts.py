@@ -189,14 +189,18 @@ class Store:
         tokens: tuple[str, ...] = (),
         limit: Limit | None = None,
         most: int = -1,
-    ) -> None:
-        """Correct the first limit, under this rule. ``most``: at most this is left, the vendor reports."""
+    ) -> list[int]:
+        """Correct the first limit, under this rule. ``most``: at most this is left, the vendor reports.
+
+        Returns what is left, and what was charged because the vendor has less.
+        """
         rules = RuleBook(1.0, self.now_us)
         number = rules.number(limit or self.limits[0])
         blob = msgspec.msgpack.encode(
             [rules.numbers, number, amount, self.now_us if at is None else at, tokens, most]
         )
-        self._run(self.settle_script, [self.limit_key(self.limits[0])], [blob])
+        reply: list[int] = self._run(self.settle_script, [self.limit_key(self.limits[0])], [blob])
+        return reply
 
     def drain(self, amount: int, segment: str) -> None:
         """Report what a pod spent alone of the first limit."""

@@ -161,6 +161,15 @@ class TestWhatAVendorHasLeft:
                 store.settle(most=most)
                 assert store.contents() == before, (limit.name, most)
 
+    def test_what_others_have_spent_is_returned_once(self, limits: redis.Redis):
+        for limit in (window(100), bucket(100, 100)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit((10, 1))
+            assert store.settle(most=30) == [30, 60], limit.name
+            assert store.settle(most=30) == [30, 0], "another pod reports the same"
+            assert store.settle(amount=5) == [25, 0]
+
     def test_it_comes_back_as_evenly_as_the_limit_refills(self, limits: redis.Redis):
         store = Store(limits, [window(100, 10)])
         store.admit()

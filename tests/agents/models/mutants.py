@@ -447,8 +447,8 @@ MUTANTS = [
     Mutant(
         "a vendor that has more left gives calls",
         "settle",
-        "if over <= 0 then return end",
-        "if over == 0 then return end",
+        "if over <= 0 then return 0 end",
+        "if over == 0 then return 0 end",
     ),
     Mutant(
         "what others spent comes back at once",
@@ -477,8 +477,8 @@ MUTANTS = [
     Mutant(
         "what a vendor has left lowers a counter of another rule",
         "settle",
-        "if most >= 0 and limit.algorithm == algorithm and",
-        "if most >= 0 and",
+        "local lowers = most >= 0 and limit.algorithm == algorithm and",
+        "local lowers = most >= 0 and",
     ),
     *REPORT_MUTANTS,
 ]
