@@ -142,6 +142,19 @@ class TestLiars:
             answer = learner.report("liar", 10, 10, 0, 1)
         assert answer.limit == 600
 
+    def test_a_pod_alone_that_hears_a_number_changes_nothing_where_the_others_hear_none(
+        self, limits: redis.Redis
+    ):
+        learner = Learner(limits)
+        for _ in range(40):
+            tick(learner, asked=20, sent=10)
+            assert learner.report("liar", 10, 10, 0, 1).limit == 600
+        # Five minutes after their last call, the others hear nothing because they do not listen.
+        for _ in range(61):
+            learner.tick()
+            answer = learner.report("liar", 10, 10, 0, 300)
+        assert answer.limit == 300
+
     def test_a_pod_alone_that_reports_refusals_changes_nothing(self, limits: redis.Redis):
         for sent in (10, 10**9):
             limits.flushall()

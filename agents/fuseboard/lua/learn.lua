@@ -84,18 +84,21 @@ local function read(text)
     return s
 end
 
--- The number that most pods have heard lately; the ceiling if they do not agree.
+-- The number that most pods have heard lately; the ceiling if they do not agree. One pod alone is believed only if
+-- no other one makes calls: those hear none.
 local function stated(s)
-    local votes, pods, most, number = {}, 0, 0, ceiling
+    local votes, pods, silent, most, number = {}, 0, 0, 0, ceiling
     for _, pod in pairs(s.pods) do
         if pod[4] > 0 and now - pod[6] <= HEARD * tick then
             pods = pods + 1
             local count = (votes[pod[4]] or 0) + 1
             votes[pod[4]] = count
             if count > most or count == most and pod[4] < number then most, number = count, pod[4] end
+        elseif pod[7] > 0 and now - pod[7] <= HEARD * tick then
+            silent = silent + 1
         end
     end
-    local agreed = pods == 1 or most >= 2 and 2 * most >= pods
+    local agreed = pods == 1 and silent == 0 or most >= 2 and 2 * most >= pods
     return agreed and number or ceiling
 end
 

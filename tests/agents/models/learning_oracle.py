@@ -54,14 +54,15 @@ class Fleet:
         return floor(self.limit)
 
     def agreed(self, now: int) -> int:
-        numbers = [
-            pod.number for pod in self.pods.values() if pod.number and now - pod.heard_us <= HEARD * TICK_US
-        ]
+        lately = now - HEARD * TICK_US
+        numbers = [pod.number for pod in self.pods.values() if pod.number and pod.heard_us >= lately]
+        calling = [pod for pod in self.pods.values() if pod.called_us and pod.called_us >= lately]
+        alone = len(numbers) == 1 and all(pod.number and pod.heard_us >= lately for pod in calling)
         if not numbers:
             return self.ceiling
         most = min(set(numbers), key=lambda number: (-numbers.count(number), number))
         votes = numbers.count(most)
-        return most if len(numbers) == 1 or (votes >= 2 and 2 * votes >= len(numbers)) else self.ceiling
+        return most if alone or (votes >= 2 and 2 * votes >= len(numbers)) else self.ceiling
 
     def count(self) -> tuple[bool, float, float]:
         active = [self.pods[name] for name in sorted(self.pods, key=str.encode) if self.pods[name].sent]

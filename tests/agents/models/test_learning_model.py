@@ -37,7 +37,9 @@ BUGS = {
     "half of it in a step": ("MOST_DOWN = 0.3", "MOST_DOWN = 0.5"),
     "the worst pod counts": ("if #names > 1 then refused =", "if false then refused ="),
     "a pod counts as often as it says": ("local part = min(1, most / pod[2])", "local part = 1"),
-    "one pod of many states a number": ("pods == 1 or most >= 2", "pods == 1 or most >= 1"),
+    "one pod of many states a number": ("or most >= 2 and", "or most >= 1 and"),
+    "a number of one pod, while the others hear none": ("pods == 1 and silent == 0", "pods == 1"),
+    "a pod that called long ago hears none": ("now - pod[7] <= HEARD * tick then", "true then"),
     "a number of few pods": ("and 2 * most >= pods", ""),
     "refusals before a step count again": (
         "if not rests and not waits then table.insert",
