@@ -375,7 +375,8 @@ def test_a_form_that_is_being_sent_takes_no_text(sign_in):
 BY_KEYBOARD = {
     "/views?address=/tenants": (["Tenants of today", "Enter"], "View Tenants of today is saved."),
     "/limits/clear": (
-        ["requests", "Tab", "acme-retail", "Tab", "Tab", "Tab", "asked for by sales", "Tab", "Enter"],
+        # The second field is that of a budget.
+        ["requests", *["Tab"] * 2, "acme-retail", *["Tab"] * 3, "asked for by sales", "Tab", "Enter"],
         "The counter of requests is cleared.",
     ),
     "/runbooks/payment-provider-timeouts/edit": (
