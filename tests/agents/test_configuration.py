@@ -313,6 +313,23 @@ class TestTenantsMet:
         configuration.fetch = answer
         assert (await configuration.load_record("quick")).tier == "pro"
 
+    async def test_a_call_that_can_wait_for_redis_waits_as_long_for_the_record_of_its_tenant(
+        self, configuration
+    ):
+        configuration.apply(offer(revision=1))
+        batch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        configuration.fetch = lambda: batch
+
+        async def answer() -> None:
+            # Later than the deadline of the store.
+            await asyncio.sleep(configuration.snapshot.tuning.store_deadline_us / 1e6 + 0.05)
+            configuration.apply(offer(revision=1, tenants={"slow": TenantRecord(tier="pro")}))
+            batch.set_result(None)
+
+        answering = asyncio.create_task(answer())
+        assert (await configuration.load_record("slow", 60_000)).tier == "pro"
+        await answering
+
     async def test_meeting_without_a_store_decides_by_the_default_tier_at_once(self, configuration):
         configuration.apply(offer(revision=1))
         assert (await configuration.load_record("acme")).tier == "free"

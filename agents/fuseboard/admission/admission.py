@@ -248,7 +248,10 @@ class Admission:
         if wanted.tenant:
             rules = self.configuration.snapshot.quotas_of(wanted.tenant)
             if not rules.loaded:
-                rules = await self.configuration.load_record(wanted.tenant)
+                known = self.configuration.snapshot.dependency(wanted.dependency)
+                # The default tier knows no budget of this tenant, and a call to a model has time.
+                wait_ms = known.store_wait_ms if known is not None else 0
+                rules = await self.configuration.load_record(wanted.tenant, wait_ms)
         return self.calls.lane(wanted.dependency, wanted.costs, wanted.tenant, rules)
 
     async def _admit_call(self, wanted: WantedCall, lane: CallLane, *, first: bool) -> Permit:

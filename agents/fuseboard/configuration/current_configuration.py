@@ -108,13 +108,13 @@ class Configuration:
 
     # New tenants
 
-    async def load_record(self, tenant: str) -> TenantRules:
-        """The rules of a new tenant. Waits for them at most until the deadline of the store.
+    async def load_record(self, tenant: str, wait_ms: int = 0) -> TenantRules:
+        """The rules of a new tenant. Waits for them at most until the deadline of the store, or ``wait_ms``.
 
         Without a usable store, or when the answer is late, the default tier decides this time. The
         record applies as soon as it arrives, from Redis or with the next heartbeat.
         """
-        until = monotonic() + self.snapshot.tuning.store_deadline_us / 1e6
+        until = monotonic() + max(self.snapshot.tuning.store_deadline_us / 1e6, wait_ms / 1e3)
         for _ in range(2):  # its record, then the records of its parents at once
             if self.snapshot.quotas_of(tenant).loaded:
                 break
