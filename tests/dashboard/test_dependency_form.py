@@ -215,7 +215,7 @@ def test_the_preview_says_what_changes_with_the_advice_of_a_plan(ada: Any) -> No
 @pytest.mark.parametrize("kind", Kind.values)
 def test_the_presets_of_a_new_dependency_warn_about_nothing(ada: Any, kind: str) -> None:
     # A pod with an older agent ignores some presets. That is a warning about the pod.
-    Server.objects.update(carries_counts=True)
+    Server.objects.update(carries_counts=True, enforces_budgets=True)
     page = ada.get(f"/dependencies/new?kind={kind}").content.decode()
     preview = page[page.index('id="preview"') :]
     preview = preview[: preview.index("<label")]

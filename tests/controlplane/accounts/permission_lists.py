@@ -61,7 +61,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     (
         "POST",
         f"{API}/budgets/main-month/raise",
-        {"amount": 1, "minutes": 1, "expected_version": 1, **WHY},
+        {"amount": 20_000_000, "minutes": 1, "expected_version": 1, **WHY},
         "admin",
     ),
     ("DELETE", f"{API}/budgets/main-month?{GONE}", None, "admin"),

@@ -93,6 +93,7 @@ PARTS = {
     "AddressedOut",
     "AffectedTenantOut",
     "AlertStepOut",
+    "BudgetLeftOut",
     "DependencyFiguresOut",
     "EscalationIn",
     "EscalationOut",

@@ -8,7 +8,6 @@ from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 from controlplane.suggestions.edits import decline_suggestion
-from controlplane.suggestions.models import Suggestion
 from controlplane.suggestions.reading import Learned, read_learned
 
 router = Router()
@@ -28,8 +27,9 @@ def get_learned(request: HttpRequest, environment: Environment, dependency: Slug
 @router.post("/{dependency}/learned/decline", response=SuggestionOut, auth=needs("edit_breaker_policy"))
 def decline(
     request: HttpRequest, environment: Environment, dependency: Slug, values: DeclineIn
-) -> Suggestion:
+) -> SuggestionOut:
     """Decline a suggestion. It comes back when its number changes by 10 %."""
-    return decline_suggestion(
+    row = decline_suggestion(
         environment=environment, dependency=dependency, actor=actor_of(request), **values.model_dump()
     )
+    return SuggestionOut.model_validate(row)
