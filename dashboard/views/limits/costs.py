@@ -25,7 +25,6 @@ from controlplane.ledger.reading import (
 from controlplane.phrases import count, percent, usd
 from controlplane.policies.models import Tenant
 from dashboard.tables.table_files import rows_listed
-from dashboard.views.editor.edit_request import KINDS
 from dashboard.views.page import show, text_parameter
 
 #: Lines on the page. A file has more.
@@ -104,7 +103,7 @@ def costs(request: HttpRequest) -> HttpResponse:
         ],
         when=_when(wanted, now),
         rows=[replace(row, stop=states.get(row.line.name, "")) for row in rows],
-        stops=bool(states) and may(request.user, KINDS["tenant"].permission, environment),
+        stops=bool(states) and may(request.user, "edit_tenant", environment),
         total=_total(found.total),
         cut=found.cut,
         figures=_figures(summary, now),
