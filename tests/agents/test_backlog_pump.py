@@ -13,10 +13,17 @@ from fuseboard.backlog.scripts import BacklogScripts, Granted, Taken
 from fuseboard.contract.words import BreakerState
 
 
+class Breakers(dict[str, Any]):
+    """The one of the dependency, and no override."""
+
+    def override(self, dependency: str) -> None:
+        return None
+
+
 def pump(take: Callable[[int], Any], *, wait_locally: Callable[[], float] = lambda: 0.0) -> Pump:
     local = SimpleNamespace(state=BreakerState.OPEN)
     breaker = SimpleNamespace(name="payments", local=local, wait_locally=wait_locally)
-    calls = SimpleNamespace(breaker=lambda _: breaker, forced_open=lambda _: None, override=lambda _: None)
+    calls = SimpleNamespace(breakers=Breakers(payments=breaker), forced_open=lambda _: None)
     scripts = SimpleNamespace(dependency="payments", calls=calls, take=take)
     return Pump(cast(BacklogScripts, scripts), UNUSED.append)
 

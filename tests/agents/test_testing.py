@@ -21,7 +21,7 @@ SURFACE = (
 
 
 #: What the agent knows of its environment, and a deprecated name. docs/protection.md lists them.
-EXCEPTIONS = {"check", "configuration", "counters", "idempotency", "metrics_text", "note_left"}
+EXCEPTIONS = {"check", "configuration", "counters", "idempotency", "metrics_text", "note_left", "observer"}
 
 
 @pytest.mark.parametrize("name", SURFACE)
