@@ -27,6 +27,7 @@ from controlplane.same_fields import made_from
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.spending.models import Price
+from controlplane.status.read_vendor_limits import read_vendor_limits
 from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -122,6 +123,11 @@ class _Reader:
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
                 callers=seen.kept("series", lambda: _callers(environment), before.callers),
                 **seen.kept("series", lambda: _spending(environment), _spending_of(before)),
+                **seen.kept(
+                    "series",
+                    lambda: read_vendor_limits(environment),
+                    {name: getattr(before, name) for name in ("followed", "odd_pods")},
+                ),
                 blind=tuple(seen.blind.values()),
             )
             if "budgets" not in seen.blind:

@@ -152,6 +152,50 @@ class Expiry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowedLimit:
+    """A limit of which pods apply a lower number than the configured one."""
+
+    dependency: str
+    limit: str
+    number: int
+    configured: int
+
+    @property
+    def share(self) -> float:
+        return self.number / self.configured if self.configured else 1.0
+
+
+#: A smaller part of refused calls counts as this part: nothing can be compared with 0.
+MIN_REFUSED_SHARE = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddPod:
+    """The pod that a vendor refuses most often, and the others with calls to it, in the last 10 minutes."""
+
+    dependency: str
+    pod: str
+    refused: int
+    sent: int
+    others: int
+    others_refused: int
+    others_sent: int
+
+    @property
+    def share(self) -> float:
+        return self.refused / self.sent if self.sent else 0.0
+
+    @property
+    def others_share(self) -> float:
+        return self.others_refused / self.others_sent if self.others_sent else 0.0
+
+    @property
+    def times(self) -> float:
+        # Rounded, so that three times as much is three times as much.
+        return round(self.share / max(self.others_share, MIN_REFUSED_SHARE), 3)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watched:
     #: Tenant -> requests per second in a usual hour, of the busiest tenants of now.
     usual_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -166,5 +210,8 @@ class Watched:
     #: Models that had calls without a price within two hours, and the hour that cost most above its usual.
     unpriced: tuple[Unpriced, ...] = ()
     spend_jump: SpendJump | None = None
+    #: Limits that follow their vendor, below the configured number; and a pod of each vendor that is refused.
+    followed: tuple[FollowedLimit, ...] = ()
+    odd_pods: tuple[OddPod, ...] = ()
     #: Sources whose figures above are older, or missing.
     blind: tuple[Blind, ...] = ()

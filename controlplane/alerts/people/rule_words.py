@@ -11,6 +11,7 @@ from controlplane.alerts.rules.protection import PROTECTION_RULES
 from controlplane.alerts.rules.redis import STORE_RULES
 from controlplane.alerts.rules.rule import Rule
 from controlplane.alerts.rules.traffic import TRAFFIC_RULES
+from controlplane.alerts.rules.vendor_limits import VENDOR_LIMIT_RULES
 
 RULES_TO_MUTE = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The key of a rule and its sentence, as a form offers them.
@@ -28,7 +29,7 @@ def _grouped() -> tuple[tuple[str, tuple[Choice, ...]], ...]:
     left = {rule.key: rule for rule in RULES if rule.alerts}
     subjects: tuple[tuple[str, Iterable[Rule[Any]]], ...] = (
         ("Dependencies and breakers", [rule for rule in RULES if rule.of_dependency]),
-        ("Pods and configuration", FLEET_RULES),
+        ("Pods and configuration", (*FLEET_RULES, *VENDOR_LIMIT_RULES)),
         ("Traffic and tenants", TRAFFIC_RULES),
         ("Protection and locks", (*PROTECTION_RULES, *LOCK_RULES)),
         ("Redis, Postgres and processes", STORE_RULES),

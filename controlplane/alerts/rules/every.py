@@ -19,6 +19,7 @@ from controlplane.alerts.rules.rule import Rule, Timing, rule_of
 from controlplane.alerts.rules.sources import AUDIT_EXPORT, SOURCE_RULES, blind_rule
 from controlplane.alerts.rules.spending import SPENDING_RULES
 from controlplane.alerts.rules.traffic import TRAFFIC_RULES
+from controlplane.alerts.rules.vendor_limits import VENDOR_LIMIT_RULES
 
 #: In this order: those before the rule about figures that are missing, and those after it.
 _BEFORE: tuple[Rule[Any], ...] = (
@@ -34,6 +35,7 @@ _AFTER: tuple[Rule[Any], ...] = (
     *STORE_RULES,
     *TRAFFIC_RULES,
     *SPENDING_RULES,
+    *VENDOR_LIMIT_RULES,
     *EXPIRY_RULES,
 )
 RULES: tuple[Rule[Any], ...] = (*_BEFORE, blind_rule((*_BEFORE, *_AFTER)), *_AFTER)

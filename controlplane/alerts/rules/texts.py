@@ -165,6 +165,7 @@ _PAST = MappingProxyType(
         "evaluates": "evaluated",
         "report": "reported",
         "reports": "reported",
+        "allows": "allowed",
         "answers": "answered",
         "cannot": "could not",
         "refuse": "refused",

@@ -10,7 +10,7 @@ from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.refusals.dependencies import RefusedBy
 from controlplane.status.facts import Dependency, Facts, Server, Transition
-from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
+from controlplane.status.watched import Expiry, FollowedLimit, OddPod, Spent, VendorAnswers, Watched
 from tests.controlplane.alerts.alert_facts import NOW, OPEN, facts, figures, pod
 from tests.controlplane.alerts.backlog_alert_cases import BACKLOG_CASES
 
@@ -82,6 +82,18 @@ def jumped(usd: int) -> Facts:
 
 def unpriced(model: str, calls: int) -> Facts:
     return facts(watched=Watched(unpriced=(Unpriced(model=model, dependency="openai", calls=calls),)))
+
+
+def follows(number: int) -> Facts:
+    one = FollowedLimit(dependency="payments-api", limit="per-minute", number=number, configured=900)
+    return facts(watched=Watched(followed=(one,)))
+
+
+def refuses_one_pod(refused: int) -> Facts:
+    """Of the other pods, it refuses 10 %."""
+    others = {"others": 5, "others_refused": 100, "others_sent": 1_000}
+    one = OddPod(dependency="payments-api", pod="web-3", refused=refused, sent=200, **others)
+    return facts(watched=Watched(odd_pods=(one,)))
 
 
 def expires(kind: str, days: float) -> Facts:
@@ -287,6 +299,21 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "Agent token shop expires in 20 days. At 00:48 UTC on 11 December. After that, what uses it is"
         " refused. It is the next one of its kind.",
         expires("agent token", 21),
+    ),
+    (
+        ("learned-low", "warning"),
+        follows(449),
+        "payments-api allows 49.9 % of per-minute. Pods apply 449 instead of 900: the vendor refuses calls,"
+        " or states less.",
+        follows(450),
+    ),
+    (
+        ("vendor-429-pod", "warning"),
+        refuses_one_pod(60),
+        "payments-api refuses web-3 more often than the other pods. 60 of its 200 calls of 10 minutes (30 %),"
+        " and 10 % of those of 5 others. It may use another key, or report what is not so. It alone moves no"
+        " limit.",
+        refuses_one_pod(59),
     ),
     (
         ("unpriced-model", "warning"),
