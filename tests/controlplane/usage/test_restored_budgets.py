@@ -3,18 +3,26 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import redis
+from asgiref.sync import sync_to_async
 
 from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
+from controlplane.policies.document import environment_of, policy_of
 from controlplane.repair.budgets import forget_budgets, restore_budgets
 from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import KnownBudget
-from fuseboard.contract import keys
+from fuseboard.contract import budgets, keys
 from fuseboard.contract.calendar_period import period_around
-from fuseboard.contract.words import Period
+from fuseboard.contract.policy import Dependency
+from fuseboard.contract.words import Outcome, Period
+from fuseboard.errors import Refused
+from fuseboard.without_redis import kept_budgets
+from tests.agents.servers import POLICY, Server, configured, running
+from tests.waiting import eventually
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
 KEY = keys.account_budget("production", "main", "main-month")
@@ -165,3 +173,41 @@ def test_periods_that_are_over_are_forgotten(limits: redis.Redis) -> None:
     assert KnownBudget.objects.exists()
     forget_budgets(datetime.now(UTC) + timedelta(days=33))
     assert not KnownBudget.objects.exists()
+
+
+async def test_new_pods_go_on_from_what_earlier_pods_had_spent(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pod has restarted after Redis lost its data, so that none knows what was spent."""
+    monkeypatch.setattr(kept_budgets, "LOOK_S", 0.05)
+    policy = msgspec.structs.replace(
+        POLICY, dependencies=(Dependency(name="openai"),), accounts=(await published_account(),)
+    )
+
+    async def call(pod: Server, micro_usd: int) -> bool:
+        try:
+            permit = await pod.admission.admit_call("openai", costs={"micro_usd": micro_usd})
+        except Refused:
+            return False
+        pod.admission.report(permit, Outcome.OK)
+        return True
+
+    async with running(redis_url, "web-1", configured(policy)) as pod:
+        assert await call(pod, 700_000)
+        await eventually(lambda: limits.hgetall(keys.budget_mark(KEY)))
+    assert await sync_to_async(look)() == 0
+    limits.flushall()
+    async with running(redis_url, "web-2", configured(policy)) as pod:
+        # Until the worker looks, the budget counts from 0.
+        assert await call(pod, 200_000)
+        assert await sync_to_async(look)() == 1
+        assert spent(limits) == 900_000
+        assert not await call(pod, 200_000)
+        assert await call(pod, 100_000)
+        await eventually(lambda: spent(limits) == 1_000_000)
+
+
+@sync_to_async
+def published_account() -> budgets.Account:
+    [account] = policy_of(environment_of("production")).accounts
+    return account
