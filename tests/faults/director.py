@@ -30,6 +30,7 @@ from controlplane.policies.models import Environment  # noqa: E402
 from controlplane.publishing import publish  # noqa: E402
 from controlplane.repair import tasks  # noqa: E402
 from controlplane.schedules import edits as schedules  # noqa: E402
+from controlplane.usage.budgets import budgets  # noqa: E402
 from tests.faults import world  # noqa: E402
 from tools.demo.scenario import TUNING  # noqa: E402
 
@@ -71,6 +72,8 @@ def do(command: dict[str, Any]) -> object:
     if command["do"] == "head":
         row = environment_of(world.ENVIRONMENT)
         return [row.epoch, row.revision]
+    if command["do"] == "spent":
+        return _spent(command["budget"])
     if command["do"] == "waiting":
         return publish.OutboxEntry.objects.filter(published_at__isnull=True).count()
     if command["do"] == "reconcile":
@@ -102,6 +105,12 @@ def _edit(name: str, arguments: dict[str, Any]) -> int:
     function = getattr(overrides, name, None) or getattr(edits, name)
     revision: int = function(**arguments, **USUAL)
     return revision
+
+
+def _spent(budget: str) -> int | None:
+    """What Redis has counted of a budget in its present period."""
+    found = budgets(world.ENVIRONMENT, set(), now=timezone.now().timestamp())
+    return next((row.spent for row in found.rows if row.title == budget), None)
 
 
 def _environment(name: str) -> str:

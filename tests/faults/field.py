@@ -205,7 +205,7 @@ class Field:
         ]
         return worst_window(times, WINDOW_US)
 
-    def edit(self, name: str, **arguments: Any) -> int:
+    def edit(self, name: str, /, **arguments: Any) -> int:
         revision: int = self.director.ask({"edit": name, "with": arguments})
         return revision
 

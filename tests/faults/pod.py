@@ -34,6 +34,7 @@ import fuseboard  # noqa: E402 - after its clock
 from fuseboard.contract.words import Outcome  # noqa: E402
 from tests.faults.injected import inject  # noqa: E402
 from tests.faults.lag import LagSampler  # noqa: E402
+from tests.faults.model_calls import ModelCalls  # noqa: E402
 from tests.faults.work import Work  # noqa: E402
 
 #: Calls in flight; more are dropped, and counted.
@@ -72,6 +73,7 @@ class Pod:
         self.lag = LagSampler(self._look)
         self.figures = Figures(self.lag)
         self.work = Work(self.agent, self.lag)
+        self.models = ModelCalls(self.agent)
         self.mix: list[str] = []
         self.rate = 0.0
         #: Dependencies whose calls fail here.
@@ -158,6 +160,7 @@ class Pod:
             "source": source,
             "revision": decision.revision,
             "limit": limits[0].limit if limits else None,
+            "limits": [one.limit for one in limits],
             "remaining": limits[0].remaining if limits else None,
             "retry_after_ms": decision.retry_after_ms,
             "vendor_s": vendor_s,
@@ -196,6 +199,8 @@ class Pod:
             return inject(**command)
         if what in Work.COMMANDS:
             return await self.work.do(what, **command)
+        if what in ModelCalls.COMMANDS:
+            return await self.models.do(what, **command)
         raise ValueError(f"nobody knows how to {what}")
 
     async def _hog(self, for_s: float, chunk_s: float) -> None:
@@ -272,6 +277,7 @@ async def serve(pod: Pod) -> None:
         for task in work:
             task.cancel()
         await pod.work.end_work()
+        await pod.models.end()
 
 
 async def _answer(pod: Pod, command: dict[str, Any]) -> None:
