@@ -59,6 +59,7 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("llm-account-stop", model_calls.llm_account_stop),
     Checkpoint("llm-budget", model_money.llm_budget),
     Checkpoint("costs-ledger", model_money.costs_ledger),
+    Checkpoint("learned-suggest", learned.learned_suggest),
     Checkpoint("learned-limit", learned.learned_limit),
     Checkpoint("learned-liar", learned.learned_liar),
     Checkpoint("reconciled", reconciliation.reconciled),

@@ -14,7 +14,7 @@ import fuseboard
 from controlplane.usage.budgets import budgets
 from fuseboard import blocking
 from tools.demo.assistant_api import Asked, Got, Work
-from tools.demo.model_scenario import ASSISTANT, BUDGETS, CALLS_PER_S, CLAUDES, MODELS, Priced
+from tools.demo.model_scenario import ASSISTANT, BUDGETS, CALLS_PER_S, CLAUDES, MINI, MODELS, Priced
 from tools.demo.model_vendor import ModelBehaviour, Station
 from tools.demo.seed import ENVIRONMENT
 from tools.demo.story.chapter import Chapter, CheckFailed
@@ -112,6 +112,21 @@ def assistant_of(chapter: Chapter) -> Iterator[Assistant]:
     finally:
         assistant.jobs(CALLS_PER_S)
         assistant.close()
+
+
+def have_record(assistant: Assistant, tenant: str, budget: str) -> None:
+    """Ask for a tenant until the pod counts this budget of the tenant.
+
+    Its record comes with its first call. When Redis is slow then, the default tier decides that call.
+    """
+
+    def counts() -> bool:
+        before = spent_of(budget)
+        assistant.ask(MINI, tenant=tenant, max_tokens=10)
+        return spent_of(budget) > before
+
+    assistant.chapter.until(f"the budgets of {tenant} to count", counts, within_s=20)
+    time.sleep(_QUIET_S)
 
 
 @contextmanager

@@ -1,16 +1,23 @@
 """Limits that follow what a vendor allows: it halves its limit and doubles it again, and one pod lies."""
 
+import html
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle
 
 import httpx
 
 import fuseboard
+from controlplane.editing.edits import set_vendor_limit
+from controlplane.policies.models import VendorLimit
+from controlplane.suggestions.tasks import look
 from fuseboard import blocking
+from fuseboard.llm.httpx import BlockingLlmTransport
+from tools.demo.browser import Browser, text_of
 from tools.demo.model_scenario import ASSISTANT, MINI, OPENAI_MINI, POOLS
+from tools.demo.seed import DIRECTOR, ENVIRONMENT
 from tools.demo.story.asking import another_pod, assistant_of
 from tools.demo.story.chapter import Chapter, CheckFailed
 from tools.demo.story.program import Program
@@ -25,6 +32,13 @@ _MOST_REFUSED = 0.02
 _LIES_S = 30.0
 #: A liar moves the limit by less than this part of it.
 _MOST_MOVED = 0.1
+
+#: What the vendor states in ``learned-suggest``, and for how long two pods hear it.
+_STATED, _SEEN_S = 180, 15.0
+_LIMIT = "calls-per-minute"
+_FIELD = f"limit.{_LIMIT}.limit"
+#: The link of the suggestion.
+_USE = re.compile(rf'href="([^"]+)">Use {_STATED}</a>')
 
 _CHANGED = re.compile(rf"limits\.followed dependency={OPENAI_MINI} limit=calls-per-minute: \d+ -> (\d+) of")
 
@@ -80,6 +94,61 @@ def learned_liar(chapter: Chapter) -> str:
         f"one pod reports a limit of 1, of 1,000,000,000, and {lies} refusals in {_LIES_S:.0f} s: the limit"
         f" of the fleet stays at {lowest} of {LIMIT}, and the other pod has {served} answers"
     )
+
+
+def learned_suggest(chapter: Chapter) -> str:
+    """The vendor states less than is configured to two pods: an admin uses the suggestion with two clicks."""
+    admin = chapter.browser("admin")
+    with assistant_of(chapter) as assistant, assistant.behaving(MINI):
+        assistant.behave(MINI, calls_per_minute=_STATED)
+        assistant.jobs(_WANTED_PER_S / 2, MINI)
+        with another_pod(chapter, f"{ASSISTANT}-2") as agent:
+            answers = _ask_for_a_while(agent, chapter)
+            # The worker does this every 5 min.
+            look.delay()
+            found_ms = chapter.until(
+                f"Use {_STATED} on the page of {OPENAI_MINI}", lambda: bool(_offers(admin)), within_s=30
+            )
+        form = admin.form(html.unescape(_offers(admin)[0]), _FIELD, "reason")
+        evidence = form.fields["reason"]
+        try:
+            saved = admin.send(form)
+            row = VendorLimit.objects.get(dependency__name=OPENAI_MINI, name=_LIMIT)
+            if saved.status_code != 200 or row.limit != _STATED or _offers(admin):
+                raise CheckFailed(f"{row.limit} a minute after the form: {text_of(saved.text)[:300]}")
+        finally:
+            set_vendor_limit(
+                environment=ENVIRONMENT,
+                dependency=OPENAI_MINI,
+                name=_LIMIT,
+                limit=LIMIT,
+                expected_version=None,
+                reason="The vendor allows it again",
+                actor=DIRECTOR,
+            )
+    return (
+        f"{answers} answers to a second pod: {evidence!r} is suggested {found_ms / 1000:.1f} s after the"
+        f" worker looked, and used with two clicks: {LIMIT} became {_STATED} calls a minute"
+    )
+
+
+def _offers(admin: Browser) -> list[str]:
+    """The links of the suggestion on the page of the dependency."""
+    return _USE.findall(admin.read(f"/breakers/{OPENAI_MINI}"))
+
+
+def _ask_for_a_while(agent: blocking.Agent, chapter: Chapter) -> int:
+    """Calls of another pod to the model; returns the number of answers."""
+    answers = 0
+    body = {"model": MINI, "messages": [{"role": "user", "content": "A title, please."}], "max_tokens": 20}
+    with httpx.Client(transport=BlockingLlmTransport(agent), trust_env=False) as client:
+        until = time.monotonic() + _SEEN_S
+        while time.monotonic() < until:
+            with suppress(fuseboard.Refused):
+                answer = client.post(f"{chapter.demo.url('vendor')}/v1/chat/completions", json=body)
+                answers += answer.status_code == 200
+            time.sleep(0.3)
+    return answers
 
 
 class _Followed:

@@ -9,6 +9,7 @@ from tools.demo.scenario import STORYTELLER
 from tools.demo.story.asking import (
     Assistant,
     assistant_of,
+    have_record,
     micro_usd_of,
     settled,
     spent_of,
@@ -32,6 +33,7 @@ _TRIED_S = 90.0
 def llm_two_lines(chapter: Chapter) -> str:
     """Both clients, streamed and not: money of the account and tokens of the tenant are the vendor's bill."""
     with assistant_of(chapter) as assistant:
+        have_record(assistant, STORYTELLER, STORY_TOKENS)
         billed = {GPT: 0, SONNET: 0}
         tokens, before_tokens = 0, spent_of(STORY_TOKENS)
         before = {model: spent_of(budget) for model, budget in _MONEY.items()}

@@ -6,7 +6,14 @@ from controlplane.phrases import usd
 from tools.demo.browser import text_of
 from tools.demo.model_scenario import GPT, HAIKU, LARGE, MINI, SONNET, STORY_AMOUNT, STORY_BUDGET
 from tools.demo.scenario import PENNY, STORYTELLER
-from tools.demo.story.asking import all_tokens_of, assistant_of, micro_usd_of, settled, spent_of
+from tools.demo.story.asking import (
+    all_tokens_of,
+    assistant_of,
+    have_record,
+    micro_usd_of,
+    settled,
+    spent_of,
+)
 from tools.demo.story.chapter import Chapter, CheckFailed
 from tools.demo.story.program import Program
 
@@ -26,6 +33,7 @@ def llm_budget(chapter: Chapter) -> str:
     """10 USD an hour: the page warns from 8 on, and at 10 no further call is made, until it is raised."""
     _leave_time()
     with assistant_of(chapter) as assistant, Program(chapter) as program:
+        have_record(assistant, STORYTELLER, STORY_BUDGET)
         before, was = spent_of(STORY_BUDGET), assistant.station(LARGE)
         warned_at, calls, long = 0, 0, _LONG
         while True:
