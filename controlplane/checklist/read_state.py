@@ -29,8 +29,10 @@ from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, SubjectLimit, TenantQuota, Tier
 from controlplane.series.kinds import DEPENDENCY, FLEET, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
+from controlplane.spending.models import Budget, Model
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import Status, status_of
+from fuseboard.contract.budgets import MICRO_USD
 from fuseboard.contract.words import BreakerState
 
 #: How far back calls and deliveries count, and tests such as drills.
@@ -40,6 +42,7 @@ TESTED_WITHIN = timedelta(days=90)
 TOKENS_END_WITHIN = timedelta(days=14)
 #: Rows of failed calls that are read: one of each dependency and gateway.
 _MAX_SAMPLED = 2_000
+_MAX_BUDGETS = 2_000
 _HEARD = (ServerState.ONLINE, ServerState.LATE)
 
 CALL_FIELDS = ("ok", "failures", "slow", "neutral")
@@ -79,6 +82,9 @@ class State:
     status: Status
     dependencies: tuple[CheckedDependency, ...]
     tiers: tuple[Tier, ...]
+    models: tuple[Model, ...]
+    #: Budgets of money.
+    budgets: tuple[Budget, ...]
     subject_limits: tuple[SubjectLimit, ...]
     #: Own quotas of tenants that are shadows.
     tenant_shadows: int
@@ -131,6 +137,10 @@ def read_state(environment: str) -> State:
         status=status_of(read_facts(slug)),
         dependencies=_dependencies(slug, now),
         tiers=tuple(Tier.objects.filter(environment=row).prefetch_related("quotas").order_by("name")),
+        models=tuple(Model.objects.filter(environment=row).prefetch_related("prices").order_by("name")),
+        budgets=tuple(
+            Budget.objects.filter(environment=row, measure=MICRO_USD).order_by("name")[:_MAX_BUDGETS]
+        ),
         subject_limits=tuple(SubjectLimit.objects.filter(environment=row).order_by("name")),
         tenant_shadows=TenantQuota.objects.filter(
             tenant__environment=row, tenant__deleted=False, shadow=True

@@ -126,6 +126,8 @@ class Spent:
     title: str = ""
     account: str = ""
     warn_percent: int = 0
+    #: The part of its period after which it is spent, if spending goes on like this; ``None`` if it lasts.
+    gone_after: float | None = None
 
     @property
     def share(self) -> float:

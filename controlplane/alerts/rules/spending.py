@@ -2,14 +2,25 @@
 
 from typing import Any
 
-from controlplane.alerts.rules.rule import Headline, Rule, Scope, Subject, Timing, jumping
+from controlplane.alerts.rules.rule import Headline, Rule, Scope, Subject, Threshold, Timing, jumping
 from controlplane.ledger.reading import SpendJump, Unpriced
-from controlplane.phrases import count, moment, usd
+from controlplane.phrases import count, moment, percent, usd
+from controlplane.status.watched import Spent
 
 _EACH_UNPRICED = Scope[Unpriced](
     each=lambda status: status.facts.watched.unpriced,
     key=lambda one: f"{one.dependency}/{one.model}",
     subject=lambda _: Subject(kind="costs"),
+)
+#: Only budgets: a calendar quota of calls is nobody's plan. The alert ``quota`` has those that are spent.
+_EACH_BURNING = Scope[Spent](
+    each=lambda status: [
+        one
+        for one in status.facts.watched.spent
+        if one.title and one.gone_after is not None and one.share < 1 and one.ends > status.facts.now
+    ],
+    key=lambda one: one.key,
+    subject=lambda one: Subject(kind="budgets", name=one.tenant),
 )
 _JUMP = Scope[SpendJump](
     each=lambda status: [one for one in (status.facts.watched.spend_jump,) if one is not None],
@@ -23,7 +34,30 @@ def _name(model: str) -> str:
     return model or "A model without a name"
 
 
+def _gone_after(one: Spent) -> float:
+    return 1.0 if one.gone_after is None else one.gone_after
+
+
 SPENDING_RULES: tuple[Rule[Any], ...] = (
+    Rule[Spent](
+        key="burn",
+        describes="a budget ends long before its period, if spending goes on like this",
+        # The part of its period after which it is spent.
+        threshold=Threshold(warning=0.5, unit="% of its period", compare="less than", least=0.01, most=1.0),
+        value=_gone_after,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=300, resolves_after_s=300),
+        needs="budgets",
+        scope=_EACH_BURNING,
+        text=lambda one: (
+            f"Budget {one.title} of {one.owner} ends after {percent(_gone_after(one))} of its period"
+        ),
+        detail=lambda one: f"That is if spending goes on like this. Its period ends at {moment(one.ends)}.",
+        headline=lambda one: Headline(f"Budget {one.title} of {one.owner}", "is", "spent too fast"),
+        weight=445,
+        handled="A spent budget refuses or degrades calls until its period ends, unless it only warns.",
+        runbook="budget-burns",
+    ),
     Rule[SpendJump](
         key="spend-jump",
         describes="calls to models cost many times what is usual in this hour of the week",

@@ -273,6 +273,13 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         sends(4.9, 0.1),
     ),
     (
+        ("burn", "warning"),
+        of_budget(300_000, gone_after=0.25),
+        "Budget month of account main ends after 25 % of its period. That is if spending goes on like this."
+        " Its period ends at 03:13 UTC on 20 November. Less than 50 % of its period is a warning.",
+        of_budget(300_000, gone_after=0.5),
+    ),
+    (
         ("spend-jump", "warning"),
         jumped(31),
         "Calls to models are unusually expensive: 31.00 USD in the hour from 03:12 UTC on 20 November. 10.00"

@@ -170,6 +170,8 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
             **{**usual, "window_s": 86_400},
         )
     edits.set_subject_limit(name="by-ip", per=["ip"], limit=5, window_s=1, algorithm="sliding_window", **WHY)
+    price = {"2025-12-01": {"input": 2_500_000, "output": 10_000_000}}
+    edits.set_model(model="gpt-5.2", pool="openai", prices=price, expected_version=0, **WHY)
     day = today() - timedelta(days=2)
     now = timezone.now()
     for number, row in enumerate(Dependency.objects.all()):

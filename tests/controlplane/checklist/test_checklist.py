@@ -18,8 +18,10 @@ from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET
 from controlplane.series.sealing import write_rows
 from controlplane.series.totals import totals
+from controlplane.status.read_watched import forget
 from tests.controlplane.calling import API
 from tests.controlplane.checklist.checklist_rows import measured, put_poor_rows, put_rich_rows, today
+from tests.controlplane.ledger.ledger_rows import put_hour
 from tests.controlplane.series.test_series_sealing import thing
 from tests.dashboard.fleet_rows import put_server
 from tests.people import ADA
@@ -55,6 +57,10 @@ BY_PEOPLE = {
     "leaks": "confirm",
     "load-test": "confirm",
     "model-chain": "confirm",
+    "model-context": "confirm",
+    "model-default": "confirm",
+    "model-output": "confirm",
+    "model-shrink": "confirm",
     "retry-classification": "confirm",
 }
 
@@ -66,9 +72,10 @@ def test_every_line_that_a_program_can_answer_is_ok_where_all_is_right(rich: Non
 
 def test_every_line_that_a_program_can_answer_is_not_ok_where_all_is_wrong(poor: None) -> None:
     found = verdicts()
-    # There are dependencies, live pods, no mute, and no limit that follows.
+    # There are dependencies, a model that is called, live pods, no mute, and no limit that follows.
     fine = {key for key, verdict in found.items() if verdict == "ok"}
-    assert fine == {"breaker-each-dependency", "pod-live", "alert-mutes", "limit-followed"}
+    ours = {"model-primary", "model-429"}
+    assert fine == {"breaker-each-dependency", "pod-live", "alert-mutes", "limit-followed"} | ours
     assert found["breaker-fallback"] == found["limit-callers"] == found["agent-tokens"] == "missing"
     assert found["limit-unregistered"] == found["model-rate"] == found["alert-evaluated"] == "missing"
     # Nothing of another process is known.
@@ -200,6 +207,27 @@ def test_the_api_answers_the_same_lines(call: Any, poor: None) -> None:
     assert {line["key"]: line["verdict"] for line in document["lines"]} == verdicts()
     assert sum(document["counts"].values()) == len(document["lines"])
     assert document["revision"] == Environment.objects.get(pk="production").revision
+
+
+def test_there_are_thirteen_lines_about_models(production: str) -> None:
+    assert sum(key.startswith("model-") for key in verdicts()) == 13
+
+
+def test_money_is_answered_by_prices_and_budgets(rich: None) -> None:
+    def line(key: str) -> tuple[Verdict, str]:
+        return next((one.verdict, one.found) for one in checklist("production").lines if one.key == key)
+
+    assert line("model-price") == (Verdict.OK, "All have a price (1)")
+    assert line("model-budget") == (Verdict.OK, "2 of them stop or degrade calls")
+    day: dict[str, Any] = {"amount": 5_000_000, "period": "day", "expected_version": None, **WHY}
+    edits.set_budget(budget="pro-day", tier="pro", at_100="warn", **day)
+    assert line("model-cost")[1] == "3 budgets, 3 with a warning"
+    assert line("model-budget") == (Verdict.ATTENTION, "pro-day only warn when spent")
+    edits.set_model(model="unpriced", expected_version=0, **WHY)
+    assert line("model-price") == (Verdict.ATTENTION, "1 of 2 have no price now: unpriced")
+    put_hour(timezone.now(), model="gpt-9", unpriced=3)
+    forget()
+    assert line("model-price") == (Verdict.MISSING, "Calls without a price within two hours: gpt-9")
 
 
 def test_a_limit_of_tokens_that_counts_nothing_needs_attention(rich: None):
