@@ -171,9 +171,9 @@ def _in_ledger(environment: str, one: _Looked) -> int:
         return read_spent_since(environment, since, tenant=one.counter.tenant)
     pools = [row.dependency]
     if row.account:
-        pools = Account.objects.filter(environment=environment, name=row.account).values_list(
-            "pools", flat=True
-        )[0]
+        rows = Account.objects.filter(environment=environment, name=row.account)
+        # It may have been removed after its budgets were read.
+        pools = rows.values_list("pools", flat=True).first() or []
     return read_spent_since(environment, since, dependencies=pools)
 
 

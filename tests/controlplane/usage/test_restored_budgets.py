@@ -13,6 +13,7 @@ from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.repair.budgets import forget_budgets, restore_budgets
+from controlplane.spending.models import Account
 from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import KnownBudget
 from fuseboard.contract import budgets, keys
@@ -88,6 +89,15 @@ def test_after_a_loss_a_budget_goes_on_from_what_the_worker_saw(limits: redis.Re
     stored = limits.hget(keys.budget_mark(KEY), str(began()))
     assert stored is not None
     assert stored.split()[1] == b"300000"  # type: ignore[union-attr]
+
+
+def test_an_account_that_is_removed_during_the_look_stops_no_other_budget(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    spend(limits, 70_000, OF_TIER)
+    enter(0)
+    Account.objects.all().delete()
+    assert look() == 0
+    assert KnownBudget.objects.count() == 2
 
 
 def test_what_was_spent_since_the_loss_counts_too_and_nothing_counts_twice(limits: redis.Redis) -> None:
