@@ -1,6 +1,6 @@
 """The flat fields of accounts and budgets, what cannot be true of them, and their form in the policy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -148,12 +148,19 @@ def _wrong_raise(fields: Fields, before: Fields, now: datetime) -> Iterator[tupl
         yield "raised_until", f"Choose a time within the next {MAX_RAISED.days} days."
 
 
-def wrong_together(state: Mapping[tuple[str, str], Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield kind, name, field and message for what does not fit together in all accounts and budgets."""
+def wrong_together(
+    state: Mapping[tuple[str, str], Any], changed: Collection[tuple[str, str]] = ()
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield kind, name, field and message for what does not fit together in all accounts and budgets.
+
+    Things that are ``changed`` come last: they are wrong, not those that were there before.
+    """
     owners: dict[str, str] = {}
     counts: dict[tuple[str, str], int] = {}
     named: dict[tuple[str, str, str], str] = {}
-    for (kind, name), fields in sorted((thing, fields) for thing, fields in state.items() if fields):
+    for kind, name in sorted(state, key=lambda thing: (thing in changed, thing)):
+        if not (fields := state[kind, name]):
+            continue
         if kind == "account":
             for pool in fields["pools"]:
                 if owners.setdefault(pool, name) != name:

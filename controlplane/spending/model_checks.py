@@ -1,6 +1,6 @@
 """Checks of what cannot be true of models and prices, as plain functions of flat fields."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -37,14 +37,24 @@ def rewritten(history: Mapping[str, Fields], prices: Mapping[str, Fields], now: 
             yield start
 
 
-def wrong_names(state: Mapping[tuple[str, str], Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield model, field and message for a name or alias of two models, and for too many models."""
+def wrong_names(
+    state: Mapping[tuple[str, str], Any], changed: Collection[tuple[str, str]] = ()
+) -> Iterator[tuple[str, str, str]]:
+    """Yield model, field and message for a name or alias of two models, and for too many models.
+
+    The models that are ``changed`` come last: they are wrong, not those that had the name before.
+    """
     models = {name: fields for (kind, name), fields in state.items() if kind == "model" and fields}
-    owners = {name: name for name in models}
-    for name, fields in sorted(models.items()):
-        for alias in fields["aliases"]:
-            other = owners.setdefault(alias, name)
-            if other != name or alias == name:
-                yield name, "aliases", f"{alias!r} is already a name of model {other}."
+    owners: dict[str, str] = {}
+    for is_changed in (False, True):
+        names = [name for name in sorted(models) if (("model", name) in changed) is is_changed]
+        for name in names:
+            if (other := owners.setdefault(name, name)) != name:
+                yield name, "", f"{name!r} is already a name of model {other}."
+        for name in names:
+            for alias in models[name]["aliases"]:
+                other = owners.setdefault(alias, name)
+                if other != name or alias == name:
+                    yield name, "aliases", f"{alias!r} is already a name of model {other}."
     if len(models) > MAX_MODELS:
         yield max(models), "", f"An environment has at most {MAX_MODELS} models."

@@ -83,11 +83,12 @@ def misfits(changes: Sequence[Changed], state: State) -> Iterator[tuple[str, str
 
     The changes were checked before, but against an earlier state.
     """
-    after = {**state, **{(change.kind, change.name): change.after for change in changes}}
+    changed = {(change.kind, change.name): change.after for change in changes}
+    after = {**state, **changed}
     yield from still_used(after, [thing for thing, fields in after.items() if fields is None])
-    for kind, name, _, message in wrong_together(after):
+    for kind, name, _, message in wrong_together(after, changed):
         yield kind, name, message
-    for name, _, message in wrong_names(after):
+    for name, _, message in wrong_names(after, changed):
         yield "model", name, message
     for change in changes:
         fields = (change.after or {}) if change.kind == "budget" else {}

@@ -12,6 +12,7 @@ from controlplane.policies.protection import (
     without_protection,
 )
 from controlplane.policies.state import EntityKey, read_budgets, read_state
+from controlplane.spending.budget_fields import NOT_RAISED
 
 _OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
 _SECTIONS = (*_OWN, "template", "tier", "dependency", "model", "account", "budget")
@@ -36,7 +37,7 @@ def copy_configuration(
     for (kind, name), fields in state.items():
         said = _differences(fields)
         if kind == "budget":
-            said |= {"raised_to": 0, "raised_until": ""}
+            said |= NOT_RAISED
         if kind in ("environment", "dependency"):
             # Every value is copied: an older row lacks some, and a new one would get others.
             protection = protection_in(fields)

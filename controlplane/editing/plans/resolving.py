@@ -146,10 +146,10 @@ class _Resolving:
             self._follow(changed)
         self.wanted |= removed or {}
         if names_of(plan.things, "model"):
-            for name, field, message in wrong_names({**self.state, **self.wanted}):
+            for name, field, message in wrong_names({**self.state, **self.wanted}, self.wanted):
                 self._error("model", name, field, message)
         if not self.errors.found and (names_of(self.wanted, "account") or names_of(self.wanted, "budget")):
-            for kind, name, field, message in wrong_together({**self.state, **self.wanted}):
+            for kind, name, field, message in wrong_together({**self.state, **self.wanted}, self.wanted):
                 self._error(kind, name, field, message)
         for name, message in _wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)

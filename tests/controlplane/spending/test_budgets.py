@@ -202,6 +202,28 @@ def test_a_file_with_many_accounts_and_budgets_is_written_with_a_few_statements(
     assert all(version > 3 for version in Row.objects.values_list("version", flat=True))
 
 
+def test_of_two_things_that_contradict_each_other_the_new_one_is_wrong(common: dict[str, Any]) -> None:
+    """Whoever added account a-main read "openai is already a pool of account a-main"."""
+
+    def said(make: Any, **given: Any) -> dict[str, list[str]]:
+        with pytest.raises(InvalidEdit) as error:
+            make(**given, **common)
+        return error.value.errors
+
+    of_acme: dict[str, Any] = {"tenant": "acme", "instead_of": "usual", "amount": 1, "period": "day"}
+    edits.set_budget(budget="z-day", **of_acme, **common)
+    edits.set_model(model="z-model", aliases=["large"], **common)
+    assert said(edits.set_account, account="a-main", pools=["openai"]) == {
+        "pools": ["openai is already a pool of account openai-main."]
+    }
+    assert said(edits.set_budget, budget="a-day", **of_acme) == {
+        "instead_of": ["z-day is already that budget of acme."]
+    }
+    taken = ["'large' is already a name of model z-model."]
+    assert said(edits.set_model, model="a-model", aliases=["large"]) == {"aliases": taken}
+    assert said(edits.set_model, model="large") == {"model": taken}
+
+
 def test_what_is_used_is_not_removed(common: dict[str, Any]) -> None:
     edits.set_budget(budget="openai-month", account="openai-main", amount=1, period="month", **common)
     with pytest.raises(InvalidEdit, match="openai-month"):
