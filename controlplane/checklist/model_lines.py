@@ -4,6 +4,7 @@ from controlplane.checklist.lines import Answer, Item, Verdict, each, listed, ok
 from controlplane.checklist.read_state import CALL_FIELDS, CheckedDependency, State
 from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Kind
+from controlplane.spending.models import Budget
 from controlplane.spending.present_prices import dated_prices
 from fuseboard.contract.budgets import AtSpent
 
@@ -55,7 +56,7 @@ def _costs(state: State) -> Answer:
     models = _models(state)
     if not models:
         return Verdict.UNCHECKED, _NO_MODEL
-    counted = [*_money_limits(state), *state.budgets]
+    counted: list[LimitColumns | Budget] = [*_money_limits(state), *state.budgets]
     if not counted:
         return Verdict.MISSING, "No limit or budget counts money."
     warned = sum(row.warn_percent > 0 for row in counted)
