@@ -47,7 +47,7 @@ class AlertLine:
     runbook: str
     subject: Subject
     pods: tuple[str, ...]
-    #: Since when it is true at this severity.
+    #: Since when it is true, whatever its severity was since.
     since: float
     #: When it fires if it stays true, or is resolved if it stays away.
     changes_at: float | None
@@ -62,6 +62,12 @@ class AlertLine:
     def anchor(self) -> str:
         """The id of its element. It has none before it has a number: a key may contain any name."""
         return f"alert-{self.number}" if self.number is not None else ""
+
+    @property
+    def critical_since(self) -> float | None:
+        """When it became critical, if it was a warning before."""
+        stored = self.stored if self.severity == "critical" else None
+        return stored.critical_since if stored is not None else None
 
     @property
     def link(self) -> str:
@@ -236,10 +242,11 @@ def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert |
         return None if stored is None else line_of_stored(facts.environment, stored, timing)
     since = finding.since if finding.since is not None else facts.now
     if stored is not None and (stored.severity == "critical" or finding.severity == "warning"):
-        # The pages of the alert and of its incident date it alike. Its episode may be older than its cause.
+        # A warning does not bring nearer the moment at which a critical alert fires.
         since = stored.level_since
     wait_s = max(timing.fires_after_s, finding.lasting_s)
-    state = _state(facts, finding, stored, since + wait_s if wait_s else None)
+    fires_at = since + wait_s
+    state = _state(facts, finding, stored, fires_at if wait_s else None)
     return AlertLine(
         environment=facts.environment,
         key=key,
@@ -251,8 +258,9 @@ def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert |
         runbook=finding.runbook,
         subject=finding.subject,
         pods=finding.pods,
-        since=since,
-        changes_at=since + wait_s if state == "pending" else None,
+        # The pages of the alert and of its incident date it alike. Its episode may be older than its cause.
+        since=stored.true_since if stored is not None else since,
+        changes_at=fires_at if state == "pending" else None,
         stored=stored,
     )
 
@@ -278,7 +286,7 @@ def line_of_stored(environment: str, stored: StoredAlert, timing: Timing) -> Ale
         runbook=stored.runbook,
         subject=stored.subject,
         pods=stored.pods,
-        since=stored.level_since,
+        since=stored.true_since,
         changes_at=changes_at,
         stored=stored,
     )

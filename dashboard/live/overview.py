@@ -208,9 +208,8 @@ def build(
     dated = (first_seen.dated if observe else first_seen.peek)(found, facts.now, stored)
     alerts = tuple(alert_of(finding, stored.get(finding.key)) for finding in dated)
     rows, others = _tenants(facts)
-    # Since this severity: a warning that lasted for hours does not date what has just become critical.
     by_cause = alert_cards(facts, alerts, stored)
-    begins = {one.key: one.level_since for one in stored.values() if one.fired}
+    begins = {one.key: one.true_since for one in stored.values() if one.fired}
     verdict = verdict_of(facts, every, fleet, alerts, begins, by_cause.following, before)
     if observe:
         history.add_episode(verdict.episode)

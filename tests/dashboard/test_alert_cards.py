@@ -157,9 +157,18 @@ def test_an_alert_that_recovers_is_in_the_past_tense() -> None:
 
 def test_every_page_dates_an_alert_alike() -> None:
     """A breaker that opened again within its episode was younger on the overview than on its own page."""
-    stored = stored_alert("429", subject=Subject(kind="tenants"), level_since=NOW - 700)
+    stored = stored_alert("429", subject=Subject(kind="tenants"), true_since=NOW - 700)
     refused = fleet(figures=with_figures(refused_per_s=37.0), evaluated_at=NOW - 3)
     assert {one.key: one.since for one in drawn(refused, stored).alert_cards.lines}["429"] == NOW - 700
+
+
+@pytest.mark.parametrize(("severity", "critical"), [("critical", NOW - 60), ("warning", None)])
+def test_an_alert_that_changes_its_severity_has_one_beginning(severity: str, critical: float | None) -> None:
+    """A warning since 20:28 was critical at 20:30, and a warning again: "Warning, since 20:30"."""
+    dates = {"true_since": NOW - 180, "level_since": NOW - 60}
+    live = drawn(fleet(), stored_alert("p99", severity=severity, **dates))
+    [line] = live.alert_cards.lines
+    assert (line.since, line.critical_since) == (NOW - 180, critical)
 
 
 def test_the_page_of_alerts_sends_a_bounded_number_of_cards() -> None:

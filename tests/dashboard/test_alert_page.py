@@ -60,7 +60,11 @@ def test_a_rule_without_a_figure_has_its_turns_only(log_in: Any, production: str
 def test_it_began_when_its_card_says(log_in: Any, production: str) -> None:
     """A warning at 03:00 that became critical at 03:05."""
     row = alert(true_since=AT, level_since=AT + timedelta(minutes=5))
-    assert "since 20 Nov 03:05 UTC" in shown(log_in("vera"), row.pk)
+    assert "since 20 Nov 03:00 UTC, critical since 03:05" in shown(log_in("vera"), row.pk)
+    warns = alert("lag", severity="warning", true_since=AT, level_since=AT + timedelta(minutes=5))
+    page = shown(log_in("vera"), warns.pk)
+    assert "since 20 Nov 03:00 UTC." in page
+    assert "03:05" not in page
 
 
 @pytest.mark.django_db(transaction=True)

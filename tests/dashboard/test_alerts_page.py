@@ -132,7 +132,7 @@ def test_an_explained_alert_says_whether_it_is_sent(log_in: Any) -> None:
     olga = log_in("olga")
     assert "Follows from web-1 is under pressure, so no separate message." in text_of(text(olga))
     Alert.objects.filter(pk=cause.pk).update(state=AlertState.RESOLVED, resolved_at=timezone.now())
-    resolved = "Follows from web-1 is under pressure, which is resolved. A message is sent soon"
+    resolved = "Follows from web-1 was under pressure, which is resolved. A message is sent soon"
     assert resolved in text_of(text(olga))
 
 

@@ -210,13 +210,13 @@ def test_a_fleet_is_degraded_since_the_oldest_of_what_is_wrong():
     build(fleet(now=NOW - 154, as_of=NOW - 154, figures=slow), History(), seen)
     both = fleet(*others(view=OPEN), figures=slow)
     assert build(both, History(), seen).verdict.since == NOW - 154
-    flaps = {"open:payments-api": stored_alert("open:payments-api", level_since=NOW - 3_600)}
+    flaps = {"open:payments-api": stored_alert("open:payments-api", true_since=NOW - 3_600)}
     assert build(both, History(), seen, stored=flaps).verdict.since == NOW - 3_600
     closed = fleet(*others(view=replace(OPEN, state="half_open")))
     assert build(closed, History(), FirstSeen(), stored=flaps).verdict.since == NOW - 3_600
     # One greedy tenant all day is no degraded fleet when a breaker opens.
     refused = replace(both, figures=with_figures(refused_per_s=1.0))
-    day = {"429": stored_alert("429", severity="warning", level_since=NOW - 86_400)}
+    day = {"429": stored_alert("429", severity="warning", true_since=NOW - 86_400)}
     assert build(refused, History(), FirstSeen(), stored=day).verdict.since == NOW - 20
 
 

@@ -190,6 +190,37 @@ def test_what_is_over_is_not_active_and_not_in_the_present_tense(log_in: Any) ->
     assert "payments-api is open Active" in seen("/incidents")
 
 
+def test_an_active_incident_has_the_words_and_the_severity_of_now(log_in: Any) -> None:
+    """It said "Redis p99 is 38.3 ms", critical, while the alert was a warning at 14.8 ms."""
+    worst: dict[str, Any] = {"severity": "warning", "worst": "critical", "worst_text": "Redis p99 is 38.3 ms"}
+    row, olga = incident("p99", text="Redis p99 is 14.8 ms", **worst), log_in("olga")
+    Incident.objects.update(title="Redis p99 is 38.3 ms")
+    assert "Redis p99 is 14.8 ms Active 2, warning (was critical)" in text_of(text(olga, "/incidents"))
+    page = text_of(text(olga, f"/incidents/{row.pk}"))
+    assert (
+        "Redis p99 is 14.8 ms Active with level 2, warning. It was critical: Redis p99 was 38.3 ms." in page
+    )
+    for path in (f"/incidents/{row.pk}/report", "/runbooks/redis-slow"):
+        page = text_of(text(olga, path))
+        assert "Redis p99 is 14.8 ms" in page
+        assert "Redis p99 is 38.3 ms" not in page
+    Alert.objects.update(state=AlertState.RECOVERING, clear_since=timezone.now())
+    assert "Redis p99 was 38.3 ms Recovering 2, critical" in text_of(text(olga, "/incidents"))
+
+
+def test_a_report_of_what_is_over_is_in_the_past_tense(log_in: Any) -> None:
+    """Its heading, its Markdown and its link said "payments-api is open"; the incident said "was open"."""
+    row, olga = incident(), log_in("olga")
+    Alert.objects.update(state=AlertState.RECOVERING, clear_since=timezone.now())
+    shared = {"act": "share", "days": "3"}
+    page = olga.post(f"/incidents/{row.pk}/report", shared).content.decode()
+    link = page.partition('<code class="secret">')[2].partition("</code>")[0]
+    markdown = olga.get(f"/incidents/{row.pk}/report.md").content.decode()
+    assert markdown.startswith(f"# Incident {row.pk}: payments-api was open")
+    for seen in (page, text(olga, link)):
+        assert "<h1>payments-api was open</h1>" in seen
+
+
 def test_a_long_timeline_is_bounded_and_flapping_is_one_line(log_in: Any) -> None:
     row, olga = incident(), log_in("olga")
     begun = timezone.now() - timedelta(minutes=50)

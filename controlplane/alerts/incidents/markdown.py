@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from controlplane.alerts.incidents.affected import AffectedTenant
+from controlplane.alerts.incidents.reading import title_of
 from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import MAX, Line
 
@@ -25,7 +26,7 @@ def as_markdown(report: Report) -> str:
     )
     actions = [_line(line) for line in report.actions] or ["No person changed anything."]
     parts = [
-        f"# Incident {incident.pk}: {plain_text(incident.title)}",
+        f"# Incident {incident.pk}: {plain_text(title_of(incident))}",
         "\n".join(("| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts))),
         "## Actions",
         "\n".join(actions),

@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.alerts.rules.texts import past
+from controlplane.alerts.state.stored_alerts import words_of
 from controlplane.errors import find
 
 KEPT_DAYS = 90
@@ -82,15 +83,54 @@ def open_counts(environment: str) -> tuple[int, int]:
 
 
 def described(rows: Iterable[Incident]) -> list[dict[str, Any]]:
-    """Incidents with their state and title: the past tense once no alert of them is true."""
+    """Incidents with their state, title and severity, for every page, report and reply.
+
+    While one is active, these are of now, and ``worst`` says what it was at its worst. Once no alert of it is
+    true, they are of its worst moment, in the past tense.
+    """
     rows = list(rows)
     over = recovering(rows)
+    active = [row for row in rows if row.pk not in over and state_of(row) == "open"]
+    alerts: dict[int | None, list[dict[str, Any]]] = {}
+    fields = ("incident", "key", "state", "severity", "text", "worst_text")
+    for alert in Alert.objects.filter(incident__in=active).order_by("true_since", "pk").values(*fields):
+        alerts.setdefault(alert["incident"], []).append(dict(alert))
     found = []
     for row in rows:
         state = "recovering" if row.pk in over else state_of(row)
-        title = past(row.title) if state in _OVER else row.title
-        found.append({"incident": row, "state": state, "title": title})
+        told: dict[str, Any] = {
+            "incident": row,
+            "state": state,
+            "title": row.title,
+            "severity": row.severity,
+            "worst": "",
+        }
+        if state in _OVER:
+            told["title"] = past(row.title)
+        elif row.pk in alerts:
+            told |= _of_now(row, alerts[row.pk])
+        found.append(told)
     return found
+
+
+def title_of(row: Incident) -> str:
+    """Its title, in the tense of its state."""
+    title: str = described([row])[0]["title"]
+    return title
+
+
+def _of_now(row: Incident, alerts: list[dict[str, Any]]) -> dict[str, str]:
+    """The present words and severity of an active incident: its stored ones are of its worst moment."""
+    named = [one["key"] for one in alerts if (one["worst_text"] or one["text"]) == row.title]
+    key = named[-1] if named else row.cause
+    own = next((one for one in reversed(alerts) if one["key"] == key), None)
+    true = {one["severity"] for one in alerts if one["state"] not in _NOT_TRUE}
+    severity = "critical" if not true or "critical" in true else "warning"
+    return {
+        "title": words_of(own["state"], own["text"], own["worst_text"]) if own is not None else row.title,
+        "severity": severity,
+        "worst": past(row.title) if severity != row.severity == "critical" else "",
+    }
 
 
 def forget_incidents() -> int:

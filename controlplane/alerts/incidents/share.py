@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.permissions import may
 from controlplane.alerts.incidents.edits import locked_incident, record_incident
+from controlplane.alerts.incidents.reading import title_of
 from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import Line
 from controlplane.alerts.models import Incident
@@ -87,7 +88,11 @@ def without_names(report: Report) -> Report:
 
 def shared_title(incident: Incident) -> str:
     """The title for people without an account."""
-    return incident.title if _names_no_person(incident.cause) else f"Alert {incident.cause.partition(':')[0]}"
+    return (
+        title_of(incident)
+        if _names_no_person(incident.cause)
+        else f"Alert {incident.cause.partition(':')[0]}"
+    )
 
 
 def _shared(lines: Iterable[Line]) -> tuple[Line, ...]:

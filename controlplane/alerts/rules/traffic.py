@@ -287,7 +287,8 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         scope=_EACH_CALLER,
         text=lambda one: f"One {one.kind} is refused again and again",
         detail=lambda one: (
-            f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples."
+            f"About {one.refused:,.0f} refusals with this {one.kind} in 10 minutes,"
+            f" estimated from {one.samples:,} samples."
             f" Hot keys lists its tenant and limit beside the digest {one.digest}."
         ),
         headline=lambda one: Headline(f"One {one.kind}", "is", "refused again and again"),

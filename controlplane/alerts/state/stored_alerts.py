@@ -75,13 +75,27 @@ class StoredAlert:
 
         The last figure before it recovered is below its threshold.
         """
-        over = self.state in (AlertState.RECOVERING, AlertState.RESOLVED)
-        return past(self.worst_text or self.text) if over else self.text
+        return words_of(self.state, self.text, self.worst_text)
+
+    @property
+    def critical_since(self) -> float | None:
+        """When it became critical, if that is later than its beginning; ``None`` while it is not critical.
+
+        An alert began once, however often its severity changes: every page dates it by ``true_since``.
+        """
+        later = self.severity == "critical" and self.level_since - self.true_since >= 1
+        return self.level_since if later else None
 
     @property
     def fired(self) -> bool:
         """It lasted for the time of its rule."""
         return self.fired_at is not None
+
+
+def words_of(state: str, text: str, worst_text: str) -> str:
+    """Its words: those of its worst moment, in the past tense, while its condition is not true."""
+    over = state in (AlertState.RECOVERING, AlertState.RESOLVED)
+    return past(worst_text or text) if over else text
 
 
 def stored_alerts(environment: str) -> dict[str, StoredAlert]:
@@ -135,7 +149,9 @@ def stored(row: Alert) -> StoredAlert:
         **{name: at.timestamp() if (at := getattr(row, name)) else None for name in _MOMENTS},
         escalates_at=row.escalations[0][0] if row.escalations else None,
         escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
-        because=row.cause.text if row.cause is not None else "",
+        because=words_of(row.cause.state, row.cause.text, row.cause.worst_text)
+        if row.cause is not None
+        else "",
         because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
         incident=row.incident_id,
         incident_closed=row.incident is not None and row.incident.closed_at is not None,

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.incidents.markdown import as_markdown
-from controlplane.alerts.incidents.reading import find_incident
+from controlplane.alerts.incidents.reading import find_incident, title_of
 from controlplane.alerts.incidents.report import report_of
 from controlplane.alerts.incidents.share import (
     MAX_DAYS,
@@ -56,9 +56,8 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         report = report_of(find_incident(environment_in(request), number))
     except NotFound:
         return _missing(request)
-    context = context_of(
-        request, "incidents", report=report, markdown=as_markdown(report), days=_DAYS, **extra
-    )
+    context = context_of(request, "incidents", report=report, days=_DAYS, **extra)
+    context |= {"title": title_of(report.incident), "markdown": as_markdown(report)}
     return render(request, "dashboard/incident_report.html", context, status=status)
 
 

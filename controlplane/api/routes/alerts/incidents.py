@@ -17,7 +17,7 @@ from controlplane.alerts.incidents.edits import (
     tick_step,
 )
 from controlplane.alerts.incidents.markdown import as_markdown
-from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of
+from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of, title_of
 from controlplane.alerts.incidents.report import Report, report_of
 from controlplane.alerts.incidents.timeline import Line, timeline
 from controlplane.alerts.models import Incident
@@ -40,6 +40,7 @@ router = Router()
 
 class IncidentOut(FromObject):
     id: int
+    #: The words of now while it is active; then those of its worst moment, in the past tense.
     title: str
     #: Key of the alert that opened it. An environment has one open incident of a cause.
     cause: str
@@ -60,6 +61,10 @@ class IncidentOut(FromObject):
     #: How often its cause returned after it was closed.
     reopened: int
     merged_into: int | None
+
+    @staticmethod
+    def resolve_title(row: Incident) -> str:
+        return title_of(row)
 
     @staticmethod
     def resolve_state(row: Incident) -> str:
