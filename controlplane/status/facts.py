@@ -55,6 +55,8 @@ class PodLoad:
     in_flight: int = 0
     waiting: int = 0
     p95_ms: int | None = None
+    #: ``None`` from a gateway of an earlier release.
+    requests_per_s: float | None = None
     errors_per_s: float = 0.0
     #: Requests, and calls before they ask for a slot, that shedding would refuse if it did not only observe.
     observed_per_s: float = 0.0

@@ -83,7 +83,10 @@ def _waits(calls: CallFigures) -> Iterator[str]:
             if calls.wait_p95_ms is not None
             else ""
         )
-        yield f"Calls take {duration(calls.mean_ms)} on average, p95 {duration(calls.p95_ms)}{wait}."
+        yield (
+            f"In the last 5 to 10 s, calls took {duration(calls.mean_ms)} on average,"
+            f" p95 {duration(calls.p95_ms)}{wait}."
+        )
     if calls.queue_size is not None and calls.queue_predicted is not None:
         yield (
             f"The adaptive queues have {number(calls.queue_size)} places: {number(calls.queued)} calls wait,"

@@ -43,6 +43,12 @@ class ServerRow(ServerStatus, frozen=True, kw_only=True):
         return self.word if self.heard or not self.server.live else f"Last known: {self.word.lower()}"
 
     @property
+    def calls_only(self) -> bool:
+        """It gets no requests: its rate is that of its calls, which are no requests of the fleet."""
+        load = self.server.load
+        return load is not None and load.requests_per_s == 0 and self.server.calls_per_s > 0
+
+    @property
     def last_known(self) -> str:
         return last_known_words(self.server.last_seen)
 

@@ -8,6 +8,7 @@ from django.db import OperationalError
 from fleet_rows import breaker, put_server
 from shown import text_of
 
+from controlplane.status import read_facts
 from dashboard.live import breaker_page
 from dashboard.live.breaker_page import MAX_AGREEING, MAX_DIFFERING
 
@@ -51,6 +52,17 @@ def test_it_says_why_there_are_none(production: str, log_in: Any) -> None:
     assert "No failed or slow call is recorded" in text_of(page(log_in, "/history"))
     text = text_of(page(log_in))
     assert "Duration of calls not measured no call lately" in text
+
+
+def test_both_pages_of_a_breaker_have_one_p99_and_say_of_when(
+    production: str, log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list had a p99 below the mean of the other page, which is of the last seconds: neither said so."""
+    monkeypatch.setattr(read_facts, "recent_p99_ms", lambda _: {"payments-api": 47.0})
+    assert "p99 47 ms of the last minute, all pods" in text_of(page(log_in))
+    listed = text_of(log_in("vera").get("/breakers").content.decode())
+    assert "p99, 1 min" in listed
+    assert "47 ms" in listed
 
 
 def test_without_postgres_the_rest_of_the_page_stays(

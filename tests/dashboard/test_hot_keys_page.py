@@ -57,6 +57,15 @@ def page(log_in: Any, production: str) -> Any:
     return shown
 
 
+def test_it_says_what_the_estimate_of_a_caller_counts(page: Any) -> None:
+    """ "about 701" of a caller stood beside 938 counted refusals of its tenant, on another page."""
+    put_sample(ip="00ff00ff00ff00ff")
+    shown = page()
+    assert "about 20" in shown
+    for words in ("refusals of the last hour with this caller", "up to 30 s late", "they have more"):
+        assert words in shown
+
+
 def test_keys_are_listed_by_rate_with_how_they_are_served(page: Any) -> None:
     put_figures(
         rules=[

@@ -105,11 +105,12 @@ def test_it_suggests_sizes_from_the_present_latency() -> None:
 def test_it_shows_latency_waits_and_an_adaptive_queue_beside_its_prediction() -> None:
     measured = replace(CALLS, p95_ms=41_000.0, wait_p95_ms=80.0, queue_size=96, queue_predicted=25)
     text = " ".join(drawn("breaker", facts(calls=measured))["protection"].split())
-    assert "Calls take 30 s on average, p95 41 s; p95 of the wait for a slot 80 ms." in text
+    assert "In the last 5 to 10 s, calls took 30 s on average, p95 41 s; p95 of the wait" in text
+    assert "for a slot 80 ms." in text
     assert "have 96 places: 23 calls wait, Little&#x27;s law predicts 25." in text
     # Pods of an older version report neither.
     old = drawn("breaker", facts())["protection"]
-    assert "Calls take" not in old
+    assert "calls took" not in old
     assert "Little" not in old
 
 

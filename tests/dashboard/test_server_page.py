@@ -41,6 +41,19 @@ def test_a_pod_has_a_history(log_in: Any) -> None:
         assert said in page, said
 
 
+def test_a_pod_without_requests_shows_its_calls_as_calls(log_in: Any) -> None:
+    """Its calls stood below "Requests/s": the column had more than the tile above it."""
+    load = {"requests_per_s": 0.0, "p95_ms": None}
+    put_server("web-1", calls_per_s=1.7, load=load)
+    put_server("web-2", calls_per_s=40.0, load={"requests_per_s": 40.0, "p95_ms": 30})
+    put_server("web-3", calls_per_s=39.0, load={})
+    client = log_in("vera")
+    page = text_of(client.get("/servers").content.decode())
+    assert "0 1.7 calls/s" in page
+    assert page.count("calls/s") == 1, "not of a pod with requests, or of a gateway of an earlier release"
+    assert "p95 of requests no requests" in text_of(client.get("/servers/web-1").content.decode())
+
+
 def test_two_processes_with_one_name_are_displayed(log_in: Any) -> None:
     for boot in ("boot-aaaa", "boot-bbbb", "boot-aaaa", "boot-bbbb"):
         update("web-2", boot=boot)

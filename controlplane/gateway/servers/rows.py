@@ -155,6 +155,7 @@ def _load(server: KnownServer) -> dict[str, object]:
         "cause": load.cause,
         "errors_per_s": round(server.errors_per_s, 3),
         "observed_per_s": round(server.observed_per_s, 3),
+        "requests_per_s": _requests_per_s(server),
         "priority_rates": {
             priority: [round(rate, 3) for rate in rates]
             for priority, rates in server.shed_by_priority.items()
@@ -174,10 +175,15 @@ def _calls(server: KnownServer) -> dict[str, float]:
     return found
 
 
+def _requests_per_s(server: KnownServer) -> float:
+    return server.rates.counts.get(("requests", ""), 0) / 1000
+
+
 def _calls_per_s(server: KnownServer) -> float:
+    """Its requests; of a pod that gets none, such as a worker, its calls."""
     counts = server.rates.counts
-    requests = counts.get(("requests", ""), 0)
-    return (requests or sum([value for (kind, _), value in counts.items() if kind == "calls"])) / 1000
+    requests = _requests_per_s(server)
+    return requests or sum([value for (kind, _), value in counts.items() if kind == "calls"]) / 1000
 
 
 def _mode_since(server: KnownServer) -> float:
