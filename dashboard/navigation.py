@@ -135,13 +135,16 @@ def navigation_of(page: str, reader: Reader, counts: Mapping[str, Count]) -> lis
         is_open = any(one["here"] for one in shown)
         # A closed section with the name of one of its pages counts what that page lists, and without that
         # what its other pages count.
-        named = [entry for entry in entries if entry.name == name and entry.view in counts]
-        counted = named or entries
+        own = [entry for entry in entries if entry.name == name]
+        named = [entry for entry in own if entry.view in counts]
+        counted = [entry for entry in named or entries if entry.view in counts]
         sections.append(
             {
                 "name": name,
                 "entries": shown,
-                "counts": [counts[entry.view] for entry in counted if entry.view in counts],
+                "counts": [counts[entry.view] for entry in counted],
+                # Alerts that fire are no incidents: the number beside "Incidents" says what it counts.
+                "counted": counted[0].name.lower() if own and counted and not named else "",
                 "first": entries[0],
                 "is_open": is_open,
                 "is_single": len(SECTIONS[name]) == 1,

@@ -68,6 +68,11 @@ class Budget:
     warn_percent: int = WARN_PERCENT
 
     @property
+    def projected_from(self) -> float:
+        """When enough is counted for a projection, in unix seconds."""
+        return min(_projected_from(self.since, self.began, self.ends), self.ends)
+
+    @property
     def percent(self) -> float | None:
         if self.spent is None:
             return None
@@ -307,7 +312,7 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0, sinc
     spent = None if text is _UNREAD else _spent(text, began_us, ends_us, old_end_us if lives_ms else 0)
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     since = min(max(began, since), now)
-    early = now - since < _TOO_EARLY * (ends - began)
+    early = now < _projected_from(since, began, ends)
     own = counter.title != ""
     return made_from(
         Budget,
@@ -327,6 +332,10 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0, sinc
         # Continued from the time that is counted, which may be the end of the period only.
         projected=None if spent is None or early else round(spent + spent / (now - since) * (ends - now)),
     )
+
+
+def _projected_from(since: float, began: float, ends: float) -> float:
+    return since + _TOO_EARLY * (ends - began)
 
 
 def _spent(text: Any, began_us: int, ends_us: int, old_end_us: int = 0) -> int | None:

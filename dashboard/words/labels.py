@@ -12,6 +12,7 @@ from controlplane.status.incidents import CAUSES
 from dashboard.words.rate_words import window_words
 from dashboard.words.setting_lines import lower_first, setting_words, value_text
 from dashboard.words.store_errors import store_error_words
+from fuseboard.contract.words import Algorithm
 
 #: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
@@ -146,8 +147,18 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [
         field
         for field in (new.keys() | old.keys()) - _QUIET_FIELDS
-        if old.get(field) != new.get(field) and (old.get(field) or new.get(field))
+        if old.get(field) != new.get(field)
+        and (old.get(field) or new.get(field))
+        # Only a token bucket has a burst. Other limits have the 1 of their column, which says nothing.
+        and not (field.endswith("burst") and _is_window(field, old, new))
     ]
+
+
+def _is_window(burst: str, *sides: dict[str, Any]) -> bool:
+    """Whether the limit of this burst is a window on both sides."""
+    column = f"{burst.removesuffix('burst')}algorithm"
+    algorithms = {side[column] for side in sides if column in side}
+    return bool(algorithms) and Algorithm.TOKEN_BUCKET not in algorithms
 
 
 def _shown(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -110,6 +110,8 @@ def test_values_of_requests_and_drills_have_the_words_of_their_pages() -> None:
     assert difference(None, {"selector": "b1136901b63ea083"})[1] == "token b1136901b63ea083"
     limit = {"quotas.requests.limit": 45, "quotas.requests.burst": 30, "quotas.requests.window_s": 1}
     assert difference(None, limit)[1] == "requests limit 45 per s, requests burst 30"
+    window = {**limit, "quotas.requests.burst": 1, "quotas.requests.algorithm": "sliding_window"}
+    assert difference(None, window)[1] == "requests limit 45 per s", "a window has no burst"
     assert difference(None, {"kind": "gone"})[1] == "Redis unreachable"
     assert difference(None, {"kind": "external"})[1] == "kind external"
     assert difference({"needed": 0}, {"needed": 2}) == ("0 approvals", "2 approvals")

@@ -19,6 +19,7 @@ from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.spending.budget_rows import Account
 from controlplane.spending.models import Model, Price
+from tests.controlplane.ledger.ledger_rows import put_day, today
 from tests.people import ADA
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -149,6 +150,16 @@ def test_accounts_have_their_hosts(sign_in: Any, production: str) -> None:
     )  # fmt: skip
     row = first_row(on_phone(sign_in, "ada", "/accounts"))
     has(row, "openai-main", "Pools search", "Hosts api.openai.com", "Budgets none")
+
+
+def test_a_long_sum_of_money_stays_in_its_tile(sign_in: Any, production: str) -> None:
+    """ "0.00243 USD" crossed the edge of its card, and the page scrolled sideways."""
+    put_day(today(), calls=12_345, fresh=900, micro_usd=9_876_543_210_000, saved_micro_usd=2_430)
+    page = on_phone(sign_in, "ada", "/costs")
+    assert "0.00243 USD" in page.locator(".kpis").inner_text()
+    wider = "cards => cards.filter(card => card.scrollWidth > card.clientWidth).length"
+    assert page.locator(".kpi").evaluate_all(wider) == 0
+    assert not [cell for cell in first_row(page) if cell.startswith("Notes")], "it has none"
 
 
 @pytest.mark.parametrize("path", ["/accounts", "/models", "/budgets"])

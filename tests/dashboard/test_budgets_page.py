@@ -168,7 +168,7 @@ def test_a_budget_that_is_counted_for_minutes_is_not_projected_from_the_begin_of
     for kind, name in ((DEPENDENCY, "search"), (FLEET, "")):
         thing(kind, name, first_at=timezone.now() - timedelta(minutes=4))
     for row in rows(log_in):
-        assert "too early" in row, "once, beside Projected"
+        assert "too early until " in row, "once, beside Projected, and when it is known"
         assert "Within budget" in row
     Entity.objects.update(first_at=timezone.now() - timedelta(days=400))
     (budget, _) = module.budgets(production, set(), now=time.time()).rows

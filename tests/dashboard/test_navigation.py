@@ -92,10 +92,11 @@ def test_what_waits_is_counted_beside_its_page() -> None:
     # No incident is active, but alerts fire.
     counts.pop("incidents")
     badges = {
-        section["name"]: [one.number for one in section["counts"]]
+        section["name"]: (section["counted"], [one.number for one in section["counts"]])
         for section in navigation_of("overview", Reader(name="", role="operator"), counts)
     }
-    assert badges["Incidents"] == [2]
+    assert badges["Incidents"] == ("alerts", [2]), "not two incidents"
+    assert badges["Changes"] == ("", [1, 3])
 
 
 def test_every_word_that_a_page_explains_is_in_the_glossary() -> None:

@@ -25,7 +25,7 @@ RULES = "/alerts/rules"
         ("/reconciliation", "These calls are not counted against any quota.", "Nothing is charged for it"),
         ("/budgets/new", "Incoming requests", "Requests to the service itself"),
         ("/budgets/new", "Unit to count", "Measure: calls"),
-        ("/budgets", "Use of every daily, weekly or monthly limit", "Costs and budgets"),
+        ("/budgets", "Use of every hourly, daily, weekly or monthly limit", "Costs and budgets"),
         ("/runbooks", "built in", "of the release"),
         ("/edit/tier?key=pro", "leave empty to start now", "Typed in UTC"),
         ("/breakers/payments-api/settings", "leave empty to start now", "empty: immediately"),

@@ -1,4 +1,4 @@
-"""Budgets: the use of every daily, weekly or monthly limit, and where it leads."""
+"""Budgets: the use of every hourly, daily, weekly or monthly limit, and where it leads."""
 
 from dataclasses import dataclass
 
