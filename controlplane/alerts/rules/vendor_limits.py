@@ -6,7 +6,7 @@ from controlplane.alerts.rules.rule import Headline, Rule, Scope, Subject, Thres
 from controlplane.phrases import percent
 from controlplane.status.watched import FollowedLimit, OddPod
 
-_EACH_FOLLOWED = Scope[FollowedLimit](
+EACH_FOLLOWED = Scope[FollowedLimit](
     each=lambda status: status.facts.watched.followed,
     key=lambda one: f"{one.dependency}/{one.limit}",
     subject=lambda one: Subject(kind="breaker", name=one.dependency),
@@ -27,7 +27,7 @@ VENDOR_LIMIT_RULES: tuple[Rule[Any], ...] = (
         value=lambda one: one.share,
         timing=Timing(level=2, fires_after_s=600, resolves_after_s=120),
         needs="series",
-        scope=_EACH_FOLLOWED,
+        scope=EACH_FOLLOWED,
         text=lambda one: f"{one.dependency} allows {percent(one.share)} of {one.limit}",
         detail=lambda one: (
             f"Pods apply {one.number:,} instead of {one.configured:,}: the vendor refuses calls, or states"

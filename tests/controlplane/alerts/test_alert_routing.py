@@ -26,6 +26,7 @@ from controlplane.alerts.rules.backlogs import EACH_BACKLOG
 from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.rules.rule import EACH_BREAKER
 from controlplane.alerts.rules.traffic import EACH_REFUSED, EACH_VENDOR
+from controlplane.alerts.rules.vendor_limits import EACH_FOLLOWED
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency
@@ -98,7 +99,7 @@ def test_holes_are_found_at_every_hour() -> None:
 
 
 def test_the_rules_about_a_dependency_are_known() -> None:
-    scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_REFUSED, EACH_VENDOR)
+    scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_FOLLOWED, EACH_REFUSED, EACH_VENDOR)
     about = {rule.key for rule in RULES if rule.scope in scopes}
     assert about == {rule.key for rule in RULES if rule.of_dependency}
 
