@@ -22,6 +22,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
     "controlplane/api/examples/configuration_out.json": "examples",
+    "dashboard/words/labels.py": "only a bucket has a burst",
     "controlplane/api/examples/limits.json": "examples",
     "tools/demo/seed.py": "a budget has a calendar period, which only fixed windows have",
     "controlplane/policies/template_starts.py": "values to start from, for the usual limits",

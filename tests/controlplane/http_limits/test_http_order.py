@@ -42,6 +42,8 @@ async def test_an_upgrade_is_400_and_what_follows_is_not_read(serve, name):
         assert await connection.is_closed()
 
 
+# channels looks at the connection of its thread to Postgres, which an earlier test may have opened.
+@pytest.mark.django_db(transaction=True)
 async def test_a_websocket_reaches_web_and_is_400_at_the_gateway(serve):
     async with serve() as connect:
         connection = await connect()
