@@ -1,7 +1,7 @@
 """A state machine: what vendors report as left, beside calls, corrections, and a clock that steps back."""
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 
 import redis
 from hypothesis import strategies as st
@@ -30,6 +30,16 @@ def lowered(oracle: Window | Bucket, now: int, most: int, *, stored: bool) -> No
             oracle.spent[number] = before + min(over, max(0, even - before))
             over -= oracle.spent[number] - before
         assert over == 0
+
+
+def charged(oracle: Window | Bucket, now: int, more: int) -> None:
+    """What ``settle.lua`` should do when a call cost more. The debt of a bucket is bounded."""
+    oracle.spend(now, more)
+    if isinstance(oracle, Bucket):
+        full = ceil(oracle.limit.burst * oracle.spacing)
+        most = now + full + max(full, oracle.limit.window_ms * 1000)
+        whole = floor(oracle.arrival)
+        oracle.arrival = min(whole, most) + (oracle.arrival - whole)
 
 
 def remaining_machine(
@@ -77,7 +87,7 @@ def remaining_machine(
         def a_call_cost_more(self, more: int) -> None:
             if self.stored:
                 self.store.settle(amount=more)
-                self.oracle.spend(self.now, more)
+                charged(self.oracle, self.now, more)
 
         @rule(most=st.integers(0, 30))
         def the_vendor_reports_what_is_left(self, most: int) -> None:
