@@ -7,6 +7,7 @@ import pytest
 from browsing import is_live
 from django.utils import timezone
 from fleet_rows import breaker, put_server
+from positions import boxes, boxes_of_all
 
 from controlplane.alerts.lifecycle import AlertState
 from tests.dashboard.test_alerts_page import alert
@@ -19,11 +20,6 @@ MOST_TAB_STOPS = 20
 TALLEST_BREAKER = 2_000
 
 
-def box(page: Any, selector: str) -> dict[str, float]:
-    found: dict[str, float] = page.locator(selector).first.bounding_box()
-    return found
-
-
 def heights(page: Any, selector: str) -> set[float]:
     return {round(one.bounding_box()["height"]) for one in page.locator(selector).all() if one.is_visible()}
 
@@ -33,7 +29,8 @@ def test_a_single_card_fills_its_row(sign_in: Any, production: str) -> None:
     put_server("web-1", breakers=[breaker("payments-api", "open")])
     page = sign_in("olga")
     page.wait_for_selector("#cards .card:only-child")
-    assert box(page, "#cards .card")["width"] >= 0.95 * box(page, "#cards")["width"]
+    card, cards = boxes(page, "#cards .card", "#cards")
+    assert card["width"] >= 0.95 * cards["width"]
 
 
 def test_the_buttons_of_a_heading_are_of_one_height(sign_in: Any, production: str) -> None:
@@ -52,7 +49,7 @@ def test_the_buttons_of_a_row_do_not_touch_and_have_one_width(sign_in: Any, prod
     page.goto("/breakers")
     row = "#row-payments-api .btn"
     page.wait_for_selector(f"{row} >> text=Reset")
-    first, second = (one.bounding_box() for one in page.locator(row).all())
+    ((first, second),) = boxes_of_all(page, row)
     down, along = second["y"] - first["y"] - first["height"], second["x"] - first["x"] - first["width"]
     assert max(down, along) >= 6, (first, second)
     assert abs(first["width"] - second["width"]) < 1
@@ -99,12 +96,13 @@ def test_what_protects_pods_is_beside_a_long_runbook_and_not_below_it(sign_in: A
     page.goto("/breakers/payments-api")
     page.wait_for_selector("#protection")
     page.evaluate("document.querySelector('.cols > aside').style.minHeight = '2400px'")
-    charts, protection, aside = (box(page, one) for one in (".charts", "#protection", ".cols > aside"))
+    charts, protection, aside = boxes(page, ".charts", "#protection", ".cols > aside")
     assert 0 < protection["y"] - charts["y"] - charts["height"] <= 20
     assert protection["x"] + protection["width"] < aside["x"]
     # On a phone, the form of the override comes before it.
     page.set_viewport_size({"width": 390, "height": 844})
-    assert box(page, "#override")["y"] < box(page, "#protection")["y"]
+    override, protection = boxes(page, "#override", "#protection")
+    assert override["y"] < protection["y"]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 from fleet_rows import breaker, put_figures, put_server
+from positions import tops
 from test_alerts_page import alert
 from test_incident_pages import incident
 
@@ -126,8 +127,8 @@ def test_the_first_row_is_near_the_heading(sign_in: Any, production: str, path: 
     """It began at 590 pixels. Notices above the heading are no part of that."""
     put_server()
     page = on_phone(sign_in, "olga", path)
-    heading = page.locator("main h1").first.bounding_box()["y"]
-    assert page.locator("table.stacks tr[data-row]").first.bounding_box()["y"] - heading <= highest
+    heading, row = tops(page, "main h1", "table.stacks tr[data-row]")
+    assert row - heading <= highest
 
 
 def test_the_first_alert_is_near_the_heading(sign_in: Any, production: str) -> None:
@@ -135,8 +136,8 @@ def test_the_first_alert_is_near_the_heading(sign_in: Any, production: str) -> N
     alert("lag")
     page = on_phone(sign_in, "ada", "/alerts")
     page.evaluate("document.querySelectorAll('main .notice').forEach(one => one.style.display = 'none')")
-    first = page.locator("#rows .list > li").first.bounding_box()["y"]
-    assert first - page.locator("main h1").first.bounding_box()["y"] <= 180
+    heading, first = tops(page, "main h1", "#rows .list > li")
+    assert first - heading <= 180
 
 
 @pytest.mark.parametrize("path", ["", "/receivers", "/routes", "/rules"])
@@ -167,7 +168,7 @@ def test_an_override_that_ends_takes_one_line(sign_in: Any, production: str) -> 
     assert page.locator("#store .notice:visible").count() == 1
     assert page.locator("#store").get_by_text("+1").is_visible(), "the other one"
     assert page.locator("#store").get_by_text("Extend").first.is_visible()
-    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+    assert tops(page, "main h1")[0] <= MOST_CHROME
 
 
 def test_a_freeze_takes_one_line_that_opens(sign_in: Any, production: str) -> None:
@@ -187,7 +188,7 @@ def test_a_freeze_takes_one_line_that_opens(sign_in: Any, production: str) -> No
     notices = page.locator("#store .notice:visible")
     assert notices.count() == 1
     assert "And more" in notices.inner_text()
-    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+    assert tops(page, "main h1")[0] <= MOST_CHROME
     page.click("#store summary")
     assert notices.count() == 2, "the override, too"
     assert page.get_by_text("the week of Christmas").is_visible()
@@ -204,7 +205,7 @@ def test_the_note_after_an_edit_leaves_the_heading_near_the_top(sign_in: Any, pr
     )  # fmt: skip
     page = on_phone(sign_in, "ada", f"/runbooks?saved={number}")
     page.wait_for_selector(".saved")
-    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+    assert tops(page, "main h1")[0] <= MOST_CHROME
 
 
 def test_the_page_of_an_open_breaker_begins_with_what_can_be_done(sign_in: Any, production: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 from fleet_rows import put_figures
+from positions import boxes, tops
 from test_alerts_page import alert
 from test_browser_phone import first_row, on_phone
 from test_error_budgets_page import measured  # noqa: F401 - a fixture
@@ -49,8 +50,8 @@ def test_incidents_begin_with_their_title_and_say_the_level(sign_in: Any, produc
     seen = first_row(page)
     has(seen, "payments-api was open", f"Number {row.pk}", "Closed", "Level 2, critical", "Began ")
     assert any(cell.startswith("Closed ") and "by olga" in cell for cell in seen)
-    top = page.locator("table.stacks a.link").first.bounding_box()["y"]
-    assert top < page.locator("table.stacks [data-th=Number]").bounding_box()["y"]
+    title, number = tops(page, "table.stacks a.link", "table.stacks [data-th=Number]")
+    assert title < number
 
 
 def test_tiers_have_the_priority_that_their_page_speaks_of(sign_in: Any, production: str) -> None:
@@ -111,9 +112,9 @@ def test_resolved_alerts_begin_with_what_happened(sign_in: Any, production: str)
     page = on_phone(sign_in, "olga", "/alerts")
     row = first_row(page)
     has(row, "payments-api", "Began ", "Resolved ", "Critical", "Acknowledged by olga")
-    title = page.locator("table.stacks tr[data-row] td.ahead").bounding_box()
+    title, began = boxes(page, "table.stacks tr[data-row] td.ahead", "table.stacks [data-th=Began]")
     assert title["width"] > 300, "it has the whole line"
-    assert title["y"] < page.locator("table.stacks [data-th=Began]").bounding_box()["y"]
+    assert title["y"] < began["y"]
 
 
 def test_bulkheads_name_their_dependency_in_each_row(sign_in: Any, production: str) -> None:

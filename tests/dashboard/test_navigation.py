@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from browsing import Clicks, becomes
 from django.utils.text import slugify
+from positions import boxes_of_all
 
 import dashboard
 from controlplane.approvals.pending import Pending
@@ -169,13 +170,13 @@ class TestInTheBrowser:
         page.set_viewport_size({"width": 390, "height": 844})
         for path in ("/tenants", "/alerts", "/revisions"):
             page.goto(path)
-            heading, button = (page.locator(name).bounding_box() for name in ("main h1", ".views .btn"))
+            found = boxes_of_all(page, "main h1", ".views .btn", "main .verdict .btn")
+            (heading, *_), (button, *_), others = found
             assert button["y"] < heading["y"] + heading["height"], path
             assert button["y"] + button["height"] > heading["y"], path
-            for other in page.locator("main .verdict .btn").all():
-                box = other.bounding_box()
-                apart = box["y"] >= button["y"] + button["height"] or box["x"] + box["width"] <= button["x"]
-                assert apart, f"{path}: {other.inner_text()}"
+            for other in others:
+                below = other["y"] >= button["y"] + button["height"]
+                assert below or other["x"] + other["width"] <= button["x"], (path, other)
 
     def test_a_phone_reads_who_made_an_edit_and_why(self, sign_in: Any, production: str) -> None:
         page = sign_in("vera")
