@@ -235,6 +235,7 @@ class Runtime:
 
     def _describe(self) -> PodState:
         admission = self.admission
+        admission.calls.breakers.refresh()  # the next heartbeat has what Redis answers
         return PodState(
             applied=self.configuration.applied,
             mode=admission.mode,

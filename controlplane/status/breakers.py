@@ -94,7 +94,7 @@ class BreakerStatus:
     @property
     def seen_by(self) -> tuple[SeenBy, ...]:
         """Made when a page lists pods: 200 breakers of 1,000 pods would be 200,000 of them in each tick."""
-        return tuple(_seen_by(server, self.name) for server in self.servers)
+        return tuple(_seen_by(server, self.name, self.state) for server in self.servers)
 
     @property
     def load(self) -> float:
@@ -209,14 +209,15 @@ def _status(
         since = incident.since
     elif fleet is not None and fleet.state == "closed":
         since = closed_since(transitions)
-    views = Counter([(view.override or view.state, view.local) for view in seen])
+    state = fleet.state if fleet else "closed"
+    views = Counter([(_effective(view, state), view.local) for view in seen])
     if missing := len(live) - len(seen):
         views[NO_DATA, False] += missing
     return BreakerStatus(
         name=name,
         dependency=dependency,
         effective=effective,
-        state=fleet.state if fleet else "closed",
+        state=state,
         state_since=fleet.since if fleet else None,
         since=facts.overridden_since(name, override) if override else since,
         period_since=override.made_at if override else fleet.since if fleet else None,
@@ -256,13 +257,28 @@ def _ends_soon(override: Override, now: float) -> bool:
 def _fleet_view(views: list[BreakerSeen]) -> BreakerSeen | None:
     """The newest generation is the fleet's. Without Redis there is none: then what most pods report."""
     shared = [view for view in views if not view.local]
-    if shared:
-        generation = max([view.generation for view in shared])
-        alike = [view for view in shared if view.generation == generation]
+    newest = max([view.generation for view in shared], default=0)
+    alike = [view for view in shared if view.generation == newest]
+    alone = [view for view in views if view.local and not _may_have_closed(view)]
+    # Pods that call lose Redis first: what an idle one still believes must not outweigh what they decide.
+    if alike and not (alone and all(map(_may_have_closed, alike))):
         return _from_first(alike, max(alike, key=attrgetter("calls")))
-    common = Counter(view.state for view in views).most_common(1)
-    alike = [view for view in views if view.state == common[0][0]] if common else []
+    deciding = alone or views
+    common = Counter(view.state for view in deciding).most_common(1)
+    alike = [view for view in deciding if view.state == common[0][0]] if common else []
     return _from_first(alike, alike[0]) if alike else None
+
+
+def _may_have_closed(view: BreakerSeen) -> bool:
+    """Its open time is over, and the pod has not called since: it refuses nothing, and asks when it calls."""
+    return view.state == "open" and view.until is None and view.override is None
+
+
+def _effective(view: BreakerSeen, fleet_state: str) -> str:
+    """The override or state that a pod reports. An idle pod does not know that the breaker has changed."""
+    if view.state != fleet_state and _may_have_closed(view):
+        return NO_DATA
+    return view.override or view.state
 
 
 def _from_first(alike: list[BreakerSeen], view: BreakerSeen) -> BreakerSeen:
@@ -270,8 +286,8 @@ def _from_first(alike: list[BreakerSeen], view: BreakerSeen) -> BreakerSeen:
     return replace(view, since=min([one.since for one in alike if one.since is not None], default=None))
 
 
-def _seen_by(server: Server, name: str) -> SeenBy:
+def _seen_by(server: Server, name: str, fleet_state: str) -> SeenBy:
     view = server.breakers.get(name)
     if view is None:
         return SeenBy(server=server.name, effective=NO_DATA, local=False)
-    return SeenBy(server=server.name, effective=view.override or view.state, local=view.local)
+    return SeenBy(server=server.name, effective=_effective(view, fleet_state), local=view.local)

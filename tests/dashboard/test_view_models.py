@@ -80,8 +80,8 @@ def test_the_newest_generation_is_the_state_of_the_fleet():
 
 
 def test_without_redis_the_fleet_is_what_most_pods_report():
-    views = [BreakerSeen(state=state, local=True) for state in ("open", "open", "closed")]
-    live = picture(facts(*(server(f"s{i}", view, mode="local") for i, view in enumerate(views))))
+    alone = [replace(view, local=True) for view in (OPEN, OPEN, CLOSED)]
+    live = picture(facts(*(server(f"s{i}", view, mode="local") for i, view in enumerate(alone))))
     assert live.breakers[0].face.word == "Open"
     assert live.alerts[0].key == "local"
     assert live.alerts[0].severity == "critical"

@@ -1,15 +1,17 @@
 """The breakers of this pod, and the overrides that apply to them."""
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Dependency
-from fuseboard.contract.words import Mode, OverrideMode
+from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.store import Store
 
@@ -65,6 +67,18 @@ class PodBreakers(dict[str, FleetBreaker]):
         for dependency in self._configuration.snapshot.policy.dependencies:
             self[dependency.name]  # makes it
         return tuple(self.values())
+
+    def refresh(self) -> None:
+        """Ask Redis about each breaker that may have closed since this pod last heard of it.
+
+        Every pod hears that a breaker opens. Only a pod that calls hears that it closes. A report without
+        outcomes changes nothing, and its reply has the state.
+        """
+        for breaker in tuple(self.values()):
+            is_over = breaker.state is not BreakerState.CLOSED and breaker.until <= monotonic()
+            if is_over and not breaker.cut_off:
+                breaker.pending.setdefault(breaker.generation, PendingReport())
+                self._reports.add(breaker, urgent=True)
 
     def override(self, dependency: str) -> OverrideMode | None:
         """The override of a dependency that applies now."""
