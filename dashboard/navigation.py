@@ -63,13 +63,15 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("locks", "Locks", "idempotency key once mutex fence lost replayed"),
     ),
     "Limits": (
-        PageLink("tenants", "Tenants", "customers", marks=("tenant", "bulk"), key="t"),
-        PageLink("tiers", "Tiers", "plans quota"),
+        PageLink(
+            "tenants", "Tenants", "customers suspend resume raise quota", marks=("tenant", "bulk"), key="t"
+        ),
+        PageLink("tiers", "Tiers", "plans raise quota"),
         PageLink("templates", "Templates", "limits"),
         PageLink("vendor_accounts", "Accounts", "vendor bill pools money api key"),
-        PageLink("models", "Models", "llm prices aliases usd tokens pool price list"),
+        PageLink("models", "Models", "llm price list prices aliases usd tokens pool"),
         PageLink("costs", "Costs", "models llm tokens money usd bill spend ledger tenants month"),
-        PageLink("budgets", "Budgets", "costs spent money tokens usage projected month"),
+        PageLink("budgets", "Budgets", "costs spend spent money tokens usage projected month raise"),
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
         PageLink("refusals", "Refusals", "429 503 log samples who is refused most"),
@@ -95,7 +97,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
     ),
     "Admin": (
         PageLink("people", "People", "users roles invite", needs="manage_people"),
-        PageLink("tokens", "Tokens", "api agent key", needs="manage_tokens"),
+        PageLink("tokens", "Tokens", "api agent key revoke rotate", needs="manage_tokens"),
         PageLink(
             "edit",
             "Environment",

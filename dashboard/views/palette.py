@@ -16,6 +16,7 @@ from controlplane.accounts.permissions import environment_in, may, may_for_some,
 from controlplane.page_addresses import home_of
 from controlplane.policies.models import Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
+from controlplane.spending.budget_rows import Budget
 from dashboard.environments import environments_of
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
@@ -29,8 +30,8 @@ from dashboard.views.runbooks.runbook_texts import every_runbook
 #: Tenants per answer. The search of the tenants page finds the rest.
 _TENANTS = 8
 _SHORTEST_SEARCH = 2
-#: Tiers offered by name.
-_TIERS = 200
+#: Tiers, and budgets, offered by name.
+_MAX_NAMED = 200
 
 Entry = dict[str, Any]
 
@@ -49,7 +50,7 @@ def palette(request: HttpRequest) -> JsonResponse:
         *_views(request),
         *_commands(request),
         *_pods(live),
-        *_tiers(request),
+        *_named(request),
         *(
             _entry(f"runbook:{book.slug}", book.title, "Runbook", reverse("runbook", args=[book.slug]))
             for book in every_runbook()
@@ -62,6 +63,11 @@ def _entry(
     key: str, name: str, hint: str, href: str = "", *, glyph: str = "ok", css: str = "", **more: Any
 ) -> Entry:
     return {"id": key, "name": name, "hint": hint, "href": href, "glyph": glyph, "css": css, **more}
+
+
+def _form(key: str, name: str, address: str, also: str) -> Entry:
+    """A form. It changes something, so that only whole beginnings of its words find it."""
+    return _entry(key, name, "Opens the form", address, glyph="human", also=also)
 
 
 def _breaker(row: Breaker, request: HttpRequest) -> Entry:
@@ -153,7 +159,7 @@ _MORE_PAGES = (
     PageLink("defaults", "Current defaults", "presets"),
     PageLink("saved_views", "Saved views", "bookmarks filters shared save this view"),
     PageLink("help", "Help", "documentation first steps glossary keyboard api"),
-    PageLink("bulk", "Bulk edit tenants", "change many", needs="edit_quota"),
+    PageLink("bulk", "Bulk edit tenants", "change many suspend resume raise", needs="edit_quota"),
 )
 
 
@@ -182,7 +188,7 @@ def _commands(request: HttpRequest) -> list[Entry]:
         )
     ]
     forms = [
-        _entry(f"form:{key}", name, "Opens the form", address, glyph="human", also=also)
+        _form(f"form:{key}", name, address, also)
         for key, name, also, address, permission in (
             ("tenant", "Add tenant", "new create", f"{reverse('edit', args=['tenant'])}?new", "edit_tenant"),
             ("tier", "Add tier", "new create", f"{reverse('edit', args=['tier'])}?new", "edit_quota"),
@@ -192,6 +198,20 @@ def _commands(request: HttpRequest) -> list[Entry]:
                 "new create breaker",
                 reverse("new_dependency"),
                 "edit_breaker_policy",
+            ),
+            (
+                "budget",
+                "Add budget of calls or tokens",
+                "new create daily limit spend",
+                reverse("add_budget"),
+                "edit_quota",
+            ),
+            (
+                "money_budget",
+                "Add budget in USD",
+                "new create money spend costs",
+                reverse("add_money_budget"),
+                "edit_quota",
             ),
         )
         if may(request.user, permission, environment_in(request))
@@ -224,25 +244,35 @@ def _pods(live: Live) -> list[Entry]:
     ]
 
 
-def _tiers(request: HttpRequest) -> list[Entry]:
-    if not may(request.user, "edit_quota", environment_in(request)):
+def _named(request: HttpRequest) -> list[Entry]:
+    """The editor of each tier, and the page that raises each budget in money."""
+    where = environment_in(request)
+    if not may(request.user, "edit_quota", where):
         return []
-    address = reverse("edit", args=["tier"])
-    names = names_of(Tier, environment_in(request))
+    editor = reverse("edit", args=["tier"])
     try:
         return [
-            _entry(
-                f"tier:{name}",
-                f"Edit tier {name}",
-                "Opens the form",
-                f"{address}?{urlencode({'key': name})}",
-                glyph="human",
-                also="quota limit",
-            )
-            for name in names[:_TIERS]
+            *(
+                _form(
+                    f"tier:{name}",
+                    f"Edit tier {name}",
+                    f"{editor}?{urlencode({'key': name})}",
+                    "quota limit raise",
+                )
+                for name in names_of(Tier, where)[:_MAX_NAMED]
+            ),
+            *(
+                _form(
+                    f"raise:{name}",
+                    f"Raise budget {name}",
+                    reverse("money_budget", args=[name]),
+                    "spend edit usd",
+                )
+                for name in names_of(Budget, where)[:_MAX_NAMED]
+            ),
         ]
     except (OperationalError, InterfaceError):
-        return []  # Their page needs Postgres too.
+        return []  # Their pages need Postgres too.
 
 
 def _tenants(request: HttpRequest, query: str) -> list[Entry]:
@@ -271,13 +301,11 @@ def _tenants(request: HttpRequest, query: str) -> list[Entry]:
             act, value = ("Resume", "no") if row.suspended else ("Suspend", "yes")
             for name, rest in (("Edit", ""), (act, f"&own.suspended={value}")):
                 entries.append(
-                    _entry(
+                    _form(
                         f"{name.lower()}:{row.key}",
                         f"{name} {row.key}",
-                        "Opens the form",
                         f"{editor}?{key}{rest}",
-                        glyph="human",
-                        also=f"tenant quota limit move {row.title}",
+                        f"tenant quota limit move raise {row.title}",
                     )
                 )
     return entries

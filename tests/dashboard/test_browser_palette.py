@@ -5,6 +5,9 @@ import re
 import pytest
 from browsing import becomes
 
+from controlplane.editing import edits
+from tests.people import ADA
+
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 OPTIONS = "[...document.querySelectorAll('#pal-list [role=option] .pal-name')].map(e => e.textContent)"
@@ -22,7 +25,7 @@ def typed(page, text):
 
 
 def with_entries(page, names):
-    """Answer with these commands. Call it before a page opens.
+    """Answer with these pages and breakers. Call it before a page opens.
 
     Chromium confirms an interception before a page that is open already knows it.
     """
@@ -83,10 +86,49 @@ def test_a_command_that_writes_opens_its_form_filled_in(sign_in):
 def test_tenants_are_searched_on_the_server_and_verbs_apply_to_them(sign_in):
     page = sign_in("ada")
     opened(page)
-    page.keyboard.type("susepnd acme")
+    page.keyboard.type("suspend acme")
     becomes(page, f"{OPTIONS}[0] === 'Suspend acme-retail'")
     page.keyboard.press("Enter")
     page.wait_for_url("**/edit/tenant?key=acme-retail&own.suspended=yes")
+
+
+def test_what_changes_something_is_found_by_the_beginnings_of_its_words_alone(sign_in):
+    """The typed word "spend" found Force closed, by its search word "send": a slip of one letter."""
+    page = sign_in("ada")
+    opened(page)
+    for other in ("spend", "orce open", "fos", "clsoed payments-api", "fprced open"):
+        found = typed(page, other)
+        assert not [name for name in found if name.startswith(("Force", "Reset", "End", "Extend"))], other
+    assert typed(page, "forc op pay")[0] == "Force open payments-api"
+    assert typed(page, "add dep")[0] == "Add dependency"
+    assert typed(page, "paymnets")[0] == "payments-api", "a page takes a slip"
+    assert "Force open payments-api" not in typed(page, "form"), "the hint is no word of a command"
+
+
+def test_the_words_of_a_task_find_its_form_or_its_page(sign_in, production):
+    common = {"environment": production, "reason": "for a test", "actor": ADA}
+    edits.set_budget(
+        budget="acme-day", tenant="acme-retail", amount=5_000_000, period="day", expected_version=0, **common
+    )
+    page = sign_in("ada")
+    opened(page)
+    for word, names in (
+        ("raise", {"Raise budget acme-day", "Budgets", "Edit tier pro"}),
+        ("suspend", {"Tenants", "Bulk edit tenants"}),
+        ("price", {"Models"}),
+        (
+            "budget",
+            {"Budgets", "Add budget in USD", "Add budget of calls or tokens", "Raise budget acme-day"},
+        ),
+        ("spend", {"Costs", "Budgets", "Add budget in USD", "Raise budget acme-day"}),
+        ("costs", {"Costs", "Budgets"}),
+        ("revoke", {"Tokens"}),
+    ):
+        assert names <= set(typed(page, word)), word
+    assert typed(page, "raise acme")[0] == "Raise budget acme-day"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/budgets/of/acme-day")
+    assert page.is_visible("text=Raise for a time")
 
 
 def test_a_viewer_gets_no_command_that_changes_something(sign_in):

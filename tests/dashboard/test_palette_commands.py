@@ -13,7 +13,9 @@ def ids(client: Any) -> set[str]:
 
 def test_commands_follow_the_role(log_in: Any) -> None:
     viewer = log_in("vera")
-    assert not {"form:tenant", "page:edit_freeze", "page:drills", "tier:pro"} & ids(viewer)
+    assert not {"form:tenant", "form:money_budget", "page:edit_freeze", "page:drills", "tier:pro"} & ids(
+        viewer
+    )
     assert viewer.get("/palette").json()["verbs"] == []
     operator = log_in("olga")
     assert [verb["id"] for verb in operator.get("/palette").json()["verbs"]] == [
@@ -25,7 +27,8 @@ def test_commands_follow_the_role(log_in: Any) -> None:
     ]
     assert "page:edit_freeze" not in ids(operator)
     admin = log_in("ada")
-    assert {"form:tenant", "page:edit_freeze", "page:drills", "tier:pro"} <= ids(admin)
+    assert {"form:tenant", "form:budget", "form:money_budget"} <= ids(admin)
+    assert {"page:edit_freeze", "page:drills", "tier:pro"} <= ids(admin)
 
 
 def test_every_command_of_an_admin_leads_to_a_page(log_in: Any) -> None:

@@ -6,7 +6,9 @@
   const dialog = $("#palette"), list = $("#pal-list"), input = $("input", dialog), count = $("#pal-count");
   const MOST = 12, RECENT = 6, WAIT_MS = 150, SEARCHED = 2;
 
-  // ---- matching: every typed word must fit a word of the entry, exactly or with a slip
+  // ---- matching: every typed word must fit a word of the entry, exactly or with a slip. What opens a form that
+  // changes something takes no slip: "spend" is one letter from "send", a word for Force closed.
+  const changes = entry => entry.hint === "Opens the form";
   const wordsOf = text => text.toLowerCase().split(/\s+/).flatMap(
     token => [token, ...token.split(/[^\p{L}\p{N}]+/u)]).filter(Boolean);
   const slips = (typed, word) => { // optimal string alignment of what is typed with the best prefix of the word
@@ -23,9 +25,10 @@
     }
     return Math.min(...above);
   };
-  const fit = (typed, word) => {
+  const fit = (typed, word, exact) => {
     if (typed === word) return 5;
     if (word.startsWith(typed)) return 4;
+    if (exact) return 0;
     if (typed.length > 1 && word.includes(typed)) return 2;
     const allowed = typed.length >= 8 ? 2 : typed.length >= 4 ? 1 : 0;
     return allowed && word.length >= typed.length - allowed && slips(typed, word) <= allowed ? 1 : 0;
@@ -33,12 +36,13 @@
   const scorer = () => { // many entries share their words: each pair is compared once per key
     const known = new Map();
     return (typed, entry) => {
-      entry.words ||= new Set(wordsOf(`${entry.name} ${entry.also || ""} ${entry.hint}`));
+      const exact = changes(entry);
+      entry.words ||= new Set(wordsOf(`${entry.name} ${entry.also || ""} ${exact ? "" : entry.hint}`));
       entry.initials ||= entry.name.toLowerCase().split(/[^\p{L}\p{N}]+/u).map(word => word[0] || "").join("");
-      let best = typed.length > 1 && entry.initials.startsWith(typed) ? 3 : 0;
+      let best = !exact && typed.length > 1 && entry.initials.startsWith(typed) ? 3 : 0;
       for (const word of entry.words) {
-        const pair = `${typed} ${word}`;
-        if (!known.has(pair)) known.set(pair, fit(typed, word));
+        const pair = `${exact} ${typed} ${word}`;
+        if (!known.has(pair)) known.set(pair, fit(typed, word, exact));
         best = Math.max(best, known.get(pair));
       }
       return best;
@@ -81,12 +85,12 @@
     try { return JSON.parse(localStorage.getItem("recent-commands")) || []; } catch { return []; }
   };
   const remember = id => {
-    if (/^(tenant|edit|suspend|resume|find|revision):/.test(id)) return; // no customers in the browser's storage
+    if (/^(tenant|edit|suspend|resume|raise|find|revision):/.test(id)) return; // no customers in the browser's storage
     const kept = [id, ...recentIds().filter(other => other !== id)].slice(0, RECENT);
     localStorage.setItem("recent-commands", JSON.stringify(kept));
   };
   const grouped = (label, entries) => entries.map(entry => ({ ...entry, group: label }));
-  const groupOf = entry => entry.ui ? "Run" : entry.hint === "Opens the form" ? "Do" : "Open";
+  const groupOf = entry => entry.ui ? "Run" : changes(entry) ? "Do" : "Open";
 
   const atRest = () => {
     const recent = recentIds().map(id => commands.find(entry => entry.id === id)).filter(Boolean);
