@@ -179,13 +179,30 @@ def test_an_admin_suspends_and_moves_a_tenant_of_the_list_in_two_clicks(
     page = sign_in("ada")
     page.goto("/tenants")
     clicks = Clicks(page)
-    clicks.on("tr:has-text('acme-retail') a:has-text('Suspend')")
-    assert page.input_value("[name='own.suspended']") == "yes"
+    clicks.on("tr:has-text('acme-retail') a:has-text('Edit')")
+    page.select_option("[name='own.suspended']", "yes")
     page.select_option("[name='own.tier']", "free")
     page.fill("#f-reason", WHY)
     clicks.on("#edit-form button[value=save]")
     wait_until(moved_and_suspended, "the tenant is moved and suspended")
     assert clicks.count == 2
+
+
+def test_an_admin_suspends_and_resumes_a_tenant_of_the_list_in_two_clicks_each(
+    sign_in: Any, production: str
+) -> None:
+    page = sign_in("ada")
+    for act, suspended in (("Suspend", True), ("Resume", False)):
+        page.goto("/tenants")
+        clicks = Clicks(page)
+        clicks.on(f"tr:has-text('acme-retail') a:has-text('{act}')")
+        page.fill("#f-reason", WHY)
+        clicks.on(f"text={act} tenant")
+        wait_until(
+            lambda on=suspended: Tenant.objects.get(key="acme-retail").suspended == on, f"{act} is saved"
+        )
+        page.wait_for_selector(".saved >> text=Undo")
+        assert clicks.count == 2
 
 
 def test_an_admin_suspends_a_tenant_by_the_page_tenants_in_three_clicks(

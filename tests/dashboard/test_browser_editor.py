@@ -92,7 +92,7 @@ def test_a_tenant_is_suspended_in_three_clicks(sign_in: Any, production: str) ->
     clicks.on("text=Suspend")
     becomes(page, "document.querySelector('#preview').textContent.includes('Suspended')")
     page.fill("#f-reason", WHY)
-    clicks.on("text=Save changes")
+    clicks.on("text=Suspend tenant")
     becomes(page, "document.querySelector('.saved') !== null")
     assert clicks.count == 3
     assert Tenant.objects.get(key="acme-retail").suspended

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.rules import set_approvals
 from controlplane.editing import edits
 from controlplane.fleet.models import Figures
 from controlplane.policies.history import Changed
@@ -322,7 +324,7 @@ def test_a_tenant_is_added_moved_suspended_and_deleted(ada: Any) -> None:
     link = "/edit/tenant?key=globex&amp;own.suspended=yes"
     assert link in page(ada.get("/tenant?key=globex"))
     shown = page(ada.get(link.replace("&amp;", "&")))
-    assert '<option value="yes" selected>' in shown
+    assert '<input type="hidden" name="own.suspended" value="yes">' in shown
     assert "Suspended" in shown.partition('id="preview"')[2]
     where = "/edit/tenant?key=globex"
     ada.post(where, {"base": base_of(shown), "own.suspended": "yes", "own.tier": "free", "reason": WHY})
@@ -331,6 +333,49 @@ def test_a_tenant_is_added_moved_suspended_and_deleted(ada: Any) -> None:
     assert "own.suspended=no" in page(ada.get("/tenant?key=globex"))
     ada.post(where, {"act": "remove", "base": head(), "confirm": "globex", "reason": WHY})
     assert Tenant.objects.get(key="globex").deleted
+
+
+def test_suspend_and_resume_are_short_forms_that_say_what_callers_get(ada: Any) -> None:
+    """Suspend opened twenty fields, with a button "Save changes" beside "Delete"."""
+    team: dict[str, Any] = {"environment": "production", "tenant": "team", "reason": WHY, "actor": BOB}
+    edits.create_tenant(tier="pro", **team)
+    edits.move_tenant(parent="acme-retail", expected_version=None, **team)
+    link = "/edit/tenant?key=acme-retail&own.suspended="
+    html = page(ada.get(f"{link}yes"))
+    shown = text_of(html)
+    assert "Suspend acme-retail" in shown
+    assert "refuse every request of acme-retail with status 403, until an admin resumes" in shown
+    assert "The same applies to its 1 child tenant." in shown
+    assert "Suspended: no → yes" in shown
+    assert "Suspend tenant" in shown
+    for other in ("own.tier", "own.title", "limit.requests.limit", "new.name", "confirm"):
+        assert f'name="{other}"' not in html, other
+    assert "Save changes" not in shown
+    sent = {"base": base_of(html), "own.suspended": "yes"}
+    refused = page(ada.post(f"{link}yes", sent | {"reason": ""}), 422)
+    assert "Suspend tenant" in refused
+    assert 'id="f-reason_error"' in refused
+    assert 'name="own.tier"' not in refused
+    ada.post(f"{link}yes", sent | {"reason": WHY})
+    assert Tenant.objects.get(key="acme-retail").suspended
+    assert "acme-retail is suspended already." in text_of(page(ada.get(f"{link}yes")))
+    html = page(ada.get(f"{link}no"))
+    assert "allow requests of acme-retail again, within its quotas (tier pro)" in text_of(html)
+    assert "Resume tenant" in html
+    ada.post(f"{link}no", {"base": base_of(html), "own.suspended": "no", "reason": WHY})
+    assert not Tenant.objects.get(key="acme-retail").suspended
+    assert "acme-retail is not suspended." in text_of(page(ada.get(f"{link}no")))
+    assert 'name="own.tier"' in page(ada.get(f"{link}perhaps")), "the editor, which says what is wrong"
+
+
+def test_where_an_edit_needs_approval_suspend_proposes(ada: Any) -> None:
+    set_approvals(environment="production", needed=1, reason=WHY, actor=BOB)
+    link = "/edit/tenant?key=acme-retail&own.suspended=yes"
+    html = page(ada.get(link))
+    assert "Propose to suspend tenant" in html
+    ada.post(link, {"base": base_of(html), "own.suspended": "yes", "reason": WHY})
+    assert ChangeRequest.objects.filter(state="open").count() == 1
+    assert not Tenant.objects.get(key="acme-retail").suspended
 
 
 def test_a_vendor_limit_and_the_owner_of_a_dependency_are_changed(ada: Any) -> None:

@@ -25,7 +25,7 @@ from dashboard.edit_form import SEE_FIELDS, with_reason
 from dashboard.hub import hub
 from dashboard.live.edited import edited_key
 from dashboard.reader import actor_of
-from dashboard.setting_controls import unplaced
+from dashboard.setting_controls import Group, unplaced
 from dashboard.undo import saved_at
 from dashboard.views.editor.edit_preview import preview_of
 from dashboard.views.editor.edit_request import KINDS, EditRequest, decides, for_editors, read_request
@@ -145,15 +145,7 @@ def _page(
 ) -> HttpResponse:
     """Show the editor. What was typed stays in its inputs."""
     kind, name, errors = asked.kind, asked.name, errors or {}
-    groups = groups_of(
-        kind,
-        asked.shown,
-        data=asked.inputs,
-        errors=errors,
-        choices=_choices(asked.environment, kind, new=asked.new),
-        inherited=asked.of_tier,
-        at=request.GET.get("at", "") if status == 200 else "",
-    )
+    groups = [] if asked.only else _groups(request, asked, errors, status)
     context = context_of(
         request,
         "edit",
@@ -169,16 +161,31 @@ def _page(
         # The page has two forms with a reason. Each keeps its own.
         typed={} if remove_errors else asked.inputs,
         remove=_remove_form(request, remove_errors) if remove_errors else {},
-        removable=KINDS[kind].removable and not asked.new and decides(request, kind),
+        removable=KINDS[kind].removable and not (asked.new or asked.only) and decides(request, kind),
         schedulable=decides(request, kind),
         back=_list_address(kind) if asked.new else _address(kind, name),
     )
+    if asked.only:
+        children = Tenant.objects.filter(environment=asked.environment, deleted=False, parent=name)
+        context |= {"only": asked.only, "shown": asked.shown, "children": children.count()}
     if kind == "tier":
         rows = Tenant.objects.filter(environment=asked.environment, deleted=False, tier__name=name)
         context["tenants"] = rows.count()
     if asked.typed or status != 200:
         context |= {"wrong": [SEE_FIELDS]} if errors else preview_of(asked)
     return render(request, "dashboard/edit.html", context, status=status)
+
+
+def _groups(request: HttpRequest, asked: EditRequest, errors: Errors, status: int) -> list[Group]:
+    return groups_of(
+        asked.kind,
+        asked.shown,
+        data=asked.inputs,
+        errors=errors,
+        choices=_choices(asked.environment, asked.kind, new=asked.new),
+        inherited=asked.of_tier,
+        at=request.GET.get("at", "") if status == 200 else "",
+    )
 
 
 def _remove_form(request: HttpRequest, errors: Errors) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class EditRequest:
     seen: int
     #: Whether the values of another person were taken for some units.
     took_theirs: bool
+    #: ``suspend`` or ``resume`` if a link asks for it: then the form has only that. Empty for the editor.
+    only: str = ""
 
     @property
     def edit(self) -> EntityEdit:
@@ -75,6 +77,8 @@ class EditRequest:
         )
 
 
+#: The value that a link gives ``own.suspended`` -> the act.
+_ONLY = {"yes": "suspend", "no": "resume"}
 _View = Callable[[HttpRequest, str], HttpResponseBase]
 
 
@@ -145,6 +149,7 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
         replace=tuple(_units(request, "replace")),
         seen=sent_number(request.POST.get("seen", ""), 0),
         took_theirs=bool(taken),
+        only="" if kind != "tenant" or new else _ONLY.get(request.GET.get("own.suspended", ""), ""),
     )
 
 
