@@ -46,6 +46,32 @@ def reason_of(context: Context, act: str, control_id: str) -> dict[str, Any]:
     return reason_field(control_id, value=value, errors=errors)
 
 
+@register.inclusion_tag("dashboard/edit_buttons.html", takes_context=True)
+def edit_buttons(
+    context: Context,
+    saves: str,
+    proposes: str = "Propose change",
+    *,
+    act: str = "",
+    css: str = "primary big",
+    discard: str = "",
+    hint: object = True,
+) -> dict[str, Any]:
+    """The button that saves, or proposes where edits need approval; and the way back, ``discard``.
+
+    ``hint``: how many approvals the edit needs.
+    """
+    return {
+        "frame": context.get("frame"),
+        "saves": saves,
+        "proposes": proposes,
+        "act": act,
+        "css": css,
+        "discard": discard,
+        "hint": hint,
+    }
+
+
 @register.inclusion_tag("dashboard/field.html")
 def text_field(
     control_id: str,
