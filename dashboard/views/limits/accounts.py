@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -19,7 +18,7 @@ from controlplane.policies.models import Dependency
 from controlplane.spending.budget_rows import Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import LinesField, TextField, TextsField
-from dashboard.views.page import context_of, find_named, names_of, not_found
+from dashboard.views.page import find_named, names_of, not_found, show
 
 _MANY_LINES = 8_000
 
@@ -94,15 +93,16 @@ def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpRespon
     rows = Account.objects.filter(environment=environment).order_by("name")
     budgets = _budgets_by_account(environment)
     chosen = _chosen(sent)
-    context = context_of(
+    return show(
         request,
         "vendor_accounts",
+        "accounts.html",
+        status=status,
         rows=[(row, budgets[row.name]) for row in rows],
         dependencies=_dependencies(environment, chosen),
         chosen=chosen,
         **{**NOT_SENT, **sent},
     )
-    return render(request, "dashboard/accounts.html", context, status=status)
 
 
 def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) -> HttpResponse:
@@ -111,9 +111,11 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
     if row is None:
         return not_found(request, "No such account", "There is no account with this name.")
     chosen = _chosen(sent) if sent.get("act") == "change" else row.pools
-    context = context_of(
+    return show(
         request,
         "vendor_accounts",
+        "account.html",
+        status=status,
         row=row,
         budgets=_budgets_by_account(environment)[row.name],
         dependencies=_dependencies(environment, chosen),
@@ -121,7 +123,6 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
         hosts="\n".join(row.hosts),
         **{**NOT_SENT, **sent},
     )
-    return render(request, "dashboard/account.html", context, status=status)
 
 
 def _chosen(sent: Mapping[str, Any]) -> list[str]:

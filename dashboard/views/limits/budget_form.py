@@ -15,7 +15,7 @@ from controlplane.policies.models import Dependency, Tenant, TenantQuota, Tier, 
 from dashboard.edit_form import EditForm, Errors, run_edit
 from dashboard.forms import TextField, WholeNumberField
 from dashboard.undo import saved_at
-from dashboard.views.page import names_of, show, text_parameter
+from dashboard.views.page import choices_of, names_of, show, text_parameter
 from dashboard.words.limit_values import bounds_of
 from fuseboard.contract.words import Algorithm
 
@@ -154,7 +154,7 @@ def _page(
         whose=WHOSE,
         periods=PERIODS,
         shadow=(("no", "Refuse"), ("yes", "Only count (shadow)")),
-        tiers=[("", "Choose a tier"), *((name, name) for name in names_of(Tier, environment))],
+        tiers=choices_of(Tier, environment, "Choose a tier"),
         dependencies=list(names_of(Dependency, environment)),
         **extra,
     )

@@ -30,7 +30,7 @@ from dashboard.reader import actor_of
 from dashboard.undo import saved_at
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
-from dashboard.views.page import context_of, find_named, names_of, not_found, text_parameter
+from dashboard.views.page import context_of, find_named, names_of, not_found, show, text_parameter
 from dashboard.words.change_words import column_words
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
@@ -180,14 +180,15 @@ def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int
     who = count_followers(environment_in(request))
     rows = Template.objects.filter(environment=environment_in(request)).order_by("name")
     shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
-    context = context_of(
+    return show(
         request,
         "templates",
+        "templates.html",
+        status=status,
         rows=shown,
         form=form or TemplateForm(initial=_start(request)),
         starts=STARTS,
     )
-    return render(request, "dashboard/templates.html", context, status=status)
 
 
 def _start(request: HttpRequest) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -23,7 +22,7 @@ from controlplane.spending.models import LONG_PRICES, PRICES, Model, Price
 from controlplane.spending.present_prices import DatedPrice, dated_prices
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import LinesField, MomentField, TextField, WholeField
-from dashboard.views.page import choices_of, context_of, find_named, not_found
+from dashboard.views.page import choices_of, find_named, not_found, show
 from dashboard.words.money_words import PRICE_LABELS
 from fuseboard.contract.models import MAX_LONG
 from fuseboard.contract.money import WRONG_USD, micro_usd_of, usd_digits
@@ -166,24 +165,27 @@ def _list(request: HttpRequest, *, status: int = 200, **sent: Any) -> HttpRespon
     shown = sorted(
         (_line(row, used) for row in rows), key=lambda line: (line["price"] is not None, line["name"])
     )
-    context = context_of(
+    return show(
         request,
         "models",
+        "models.html",
+        status=status,
         rows=shown,
         unpriced=sum(line["price"] is None for line in shown),
         beside=f"name,{_BESIDE}",
         pools=_pools(environment),
         **{**NOT_SENT, **sent},
     )
-    return render(request, "dashboard/models.html", context, status=status)
 
 
 def _page(request: HttpRequest, *, row: Model, status: int = 200, **sent: Any) -> HttpResponse:
     dated, sent = dated_prices(row), {**NOT_SENT, **sent}
     aliases = sent["typed"].get("aliases", "") if sent["act"] == "names" else "\n".join(row.aliases)
-    context = context_of(
+    return show(
         request,
         "models",
+        "model.html",
+        status=status,
         row=row,
         prices=[_price_line(each) for each in dated],
         priced=any(each.applies for each in dated),
@@ -193,7 +195,6 @@ def _page(request: HttpRequest, *, row: Model, status: int = 200, **sent: Any) -
         pools=_pools(environment_in(request)),
         **sent,
     )
-    return render(request, "dashboard/model.html", context, status=status)
 
 
 def _line(row: Model, used: Mapping[str, Users]) -> dict[str, Any]:

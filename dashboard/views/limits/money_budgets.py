@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
@@ -19,7 +18,7 @@ from controlplane.spending.budget_rows import OWNERS, Account, Budget
 from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
 from dashboard.forms import TextField, WholeField
 from dashboard.views.limits.budgets import rows_of_budget
-from dashboard.views.page import choices_of, context_of, find_named, not_found, text_parameter
+from dashboard.views.page import choices_of, find_named, not_found, show, text_parameter
 from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD, AtSpent
 from fuseboard.contract.money import micro_usd_of, usd, usd_digits
 
@@ -185,9 +184,11 @@ def _new(
     named = {owner: text_parameter(request, owner) for owner in OWNERS if request.GET.get(owner)}
     first = named and {"whose": next(iter(named))}
     typed = _STARTS | named | (first or {}) if typed is None else typed
-    context = context_of(
+    return show(
         request,
         "budgets",
+        "money_budget_form.html",
+        status=status,
         fields=_FIELDS,
         whose=WHOSE,
         periods=PERIODS,
@@ -197,7 +198,6 @@ def _new(
         tiers=choices_of(Tier, environment, "Choose a tier"),
         **{**NOT_SENT, **sent, "typed": typed},
     )
-    return render(request, "dashboard/money_budget_form.html", context, status=status)
 
 
 def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) -> HttpResponse:
@@ -207,9 +207,11 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
     kind, owner = row.owner
     money = row.measure == MICRO_USD
     more = min(row.amount * 3 // 2, MAX_BUDGET)
-    context = context_of(
+    return show(
         request,
         "budgets",
+        "money_budget.html",
+        status=status,
         row=row,
         rows=rows_of_budget(environment_in(request), row.name),
         kind=kind,
@@ -224,7 +226,6 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
         minutes=[(str(number), words) for number, words in RAISED_MINUTES],
         **{**NOT_SENT, **sent},
     )
-    return render(request, "dashboard/money_budget.html", context, status=status)
 
 
 def _find(environment: str, name: str) -> Budget | None:
