@@ -55,21 +55,16 @@ def _encoded(value: Any, where: str, depth: int) -> bytes:
             return _sized(b"s", _text(value, where))
         case int():
             return _sized(b"i", b"%x" % value)
-        case float() if isfinite(value):
-            # Both zeros are the same number.
-            return _sized(b"d", repr(float(value) or 0.0).encode())
-        case Decimal() if value.is_finite():
-            return _sized(b"m", _decimal(value))
+        case float():
+            return _sized(b"d", _float(value, where))
+        case Decimal():
+            return _sized(b"m", _decimal(value, where))
         case bytes() | bytearray() | memoryview():
             return _sized(b"b", bytes(value))
         case UUID():
             return _sized(b"u", value.bytes)
-        case datetime() if value.utcoffset() is not None:
-            return _sized(b"z", value.astimezone(UTC).isoformat().encode())
         case datetime():
-            raise Misconfigured(
-                f"{where} of an idempotency key is a datetime without a zone: its moment is unknown"
-            )
+            return _sized(b"z", _moment(value, where))
         case date():
             return _sized(b"D", value.isoformat().encode())
         case time():
@@ -81,10 +76,6 @@ def _encoded(value: Any, where: str, depth: int) -> bytes:
             return _mapping(value, where, depth)
         case Set():
             return _sized(b"e", b"".join(sorted(_encoded(one, where, depth + 1) for one in value)))
-        case float() | Decimal():
-            raise Misconfigured(
-                f"{where} of an idempotency key is {value}, which equals nothing: pass a number"
-            )
     raise Misconfigured(
         f"{where} of an idempotency key is of type {type(value).__name__}, which has no one meaning: pass its"
         " id, or text, numbers, bytes, dates, lists or mappings of them"
@@ -110,8 +101,28 @@ def _text(value: str, where: str) -> bytes:
         raise Misconfigured(f"{where} of an idempotency key has half a character (a surrogate)") from None
 
 
-def _decimal(value: Decimal) -> bytes:
+def _moment(value: datetime, where: str) -> bytes:
+    if value.utcoffset() is None:
+        raise Misconfigured(
+            f"{where} of an idempotency key is a datetime without a zone: its moment is unknown"
+        )
+    return value.astimezone(UTC).isoformat().encode()
+
+
+def _check_finite(finite: bool, value: float | Decimal, where: str) -> None:
+    if not finite:
+        raise Misconfigured(f"{where} of an idempotency key is {value}, which equals nothing: pass a number")
+
+
+def _float(value: float, where: str) -> bytes:
+    _check_finite(isfinite(value), value, where)
+    # Both zeros are the same number.
+    return repr(float(value) or 0.0).encode()
+
+
+def _decimal(value: Decimal, where: str) -> bytes:
     """``1.50`` and ``1.5`` are the same amount. ``normalize`` would round long ones."""
+    _check_finite(value.is_finite(), value, where)
     sign, digits, exponent = value.as_tuple()
     significant = "".join(map(str, digits)).lstrip("0")
     stripped = significant.rstrip("0")

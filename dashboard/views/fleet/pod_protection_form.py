@@ -3,7 +3,7 @@
 The part ``""`` has the settings that belong to no part.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
@@ -132,19 +132,20 @@ def groups(
         if part == "shedding":
             about |= {"preset": "preset", "presets": tuple(POD_PRESETS)}
         found.append(part_group(part, settings, control, others=() if part else [routes], **about))
+    return [*found, _trial_mode(control, ends)]
+
+
+def _trial_mode(control: Callable[..., Control], ends: Mapping[str, datetime | None]) -> Group:
     observing = [label.lower() for part, label in OBSERVED.items() if ends[part] is not None]
-    found.append(
-        Group(
-            title="Trial mode",
-            help="A part decides and counts, but refuses nothing. It ends automatically.",
-            summary=f"in it now: {listed(observing, joint=' and') or 'nothing'}",
-            controls=[
-                control(_observe_input(part), label, choices=_choices(ends[part]))
-                for part, label in OBSERVED.items()
-            ],
-        )
+    return Group(
+        title="Trial mode",
+        help="A part decides and counts, but refuses nothing. It ends automatically.",
+        summary=f"in it now: {listed(observing, joint=' and') or 'nothing'}",
+        controls=[
+            control(_observe_input(part), label, choices=_choices(ends[part]))
+            for part, label in OBSERVED.items()
+        ],
     )
-    return found
 
 
 def _summary(part: str, values: Mapping[str, str], *, observes: bool) -> str:
