@@ -122,6 +122,23 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         memory_bytes=1, memory_limit_bytes=0, read_at=timezone.now(),
     )  # fmt: skip
     edits.create_environment(environment="staging", reason="for a test", actor=ADA)
+    _put_dependencies()
+    _put_limits()
+    _put_measurements(production)
+    _put_pod(production)
+    _put_receiver(production)
+    for model, fields in ((AgentToken, {}), (ApiToken, {"role": "metrics"})):
+        model.objects.create(
+            name="pods",
+            selector=f"checklist{model.__name__}",
+            digest="x",
+            environment=production,
+            expires_at=timezone.now() + timedelta(days=200),
+            **fields,
+        )
+
+
+def _put_dependencies() -> None:
     edits.create_dependency(dependency="small-model", kind="llm", **WHY)
     runbook = Runbook.objects.create(slug="models", title="Models", body="Wait.")
     Dependency.objects.update(
@@ -155,6 +172,9 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         },
         **WHY,
     )
+
+
+def _put_limits() -> None:
     for dependency in ("openai", "small-model"):
         usual: dict[str, Any] = {"dependency": dependency, "window_s": 60, "expected_version": None, **WHY}
         edits.set_vendor_limit(name="rate", limit=500, **usual)
@@ -172,6 +192,9 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     edits.set_subject_limit(name="by-ip", per=["ip"], limit=5, window_s=1, algorithm="sliding_window", **WHY)
     price = {"2025-12-01": {"input": 2_500_000, "output": 10_000_000}}
     edits.set_model(model="gpt-5.2", pool="openai", prices=price, expected_version=0, **WHY)
+
+
+def _put_measurements(production: str) -> None:
     day = today() - timedelta(days=2)
     now = timezone.now()
     for number, row in enumerate(Dependency.objects.all()):
@@ -192,6 +215,9 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "since": 1.0,
     }
     FailedCalls.objects.create(gateway="g", environment=production, dependency="openai", document=document)
+
+
+def _put_pod(production: str) -> None:
     head = Environment.objects.get(pk=production)
     put_figures()
     closed = [breaker("openai"), breaker("small-model")]
@@ -203,6 +229,10 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         breakers=closed,
         seen=[["openai", "rate", 500, 0], ["small-model", "rate", 900, 0]],
     )
+
+
+def _put_receiver(production: str) -> None:
+    now = timezone.now()
     receiver = Receiver.objects.create(
         environment=production, name="pager", url="https://hooks.example.com/x"
     )
@@ -218,12 +248,3 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
         actor="ada",
         ends_at=now + timedelta(minutes=1),
     )
-    for model, fields in ((AgentToken, {}), (ApiToken, {"role": "metrics"})):
-        model.objects.create(
-            name="pods",
-            selector=f"checklist{model.__name__}",
-            digest="x",
-            environment=production,
-            expires_at=now + timedelta(days=200),
-            **fields,
-        )
