@@ -7,12 +7,12 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.editing.edits.edit_entity import EntityEdit, remove_entity, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, put_edit, remove_entity, save_call
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.history import Changed
-from controlplane.policies.state import read_budgets, read_entity
+from controlplane.policies.state import read_budgets
 from controlplane.spending.budget_fields import NOT_RAISED
 from controlplane.spending.budget_rows import Budget
 
@@ -31,10 +31,8 @@ def set_account(
     pools: list[str] | None = None,
 ) -> int:
     """Create an account, on version 0, or change one. What is ``None`` stays."""
-    given = {"hosts": hosts, "pools": pools}
-    edit = _edit(environment, "account", account, expected_version, given)
-    action = f"account.{'created' if edit.creates else 'set'}"
-    return save_call(edit, reason=reason, actor=actor, action=action)
+    edit = put_edit(environment, "account", account, expected_version, {"hosts": hosts, "pools": pools})
+    return save_call(edit, reason=reason, actor=actor)
 
 
 def remove_account(
@@ -64,9 +62,9 @@ def set_budget(
 
     ``given`` has the fields of ``controlplane.spending.budget_fields.BUDGET_FIELDS``.
     """
-    edit = _edit(environment, "budget", budget, expected_version, given)
-    action = f"budget.{'created' if edit.creates else 'set'}"
-    return save_call(edit, reason=reason, actor=actor, action=action)
+    typed = {field: _text(value) for field, value in given.items()}
+    edit = put_edit(environment, "budget", budget, expected_version, typed)
+    return save_call(edit, reason=reason, actor=actor)
 
 
 def raise_budget(
@@ -141,15 +139,6 @@ def lower_raised_budgets() -> list[tuple[str, str]]:
 
 class _AlreadyEnded(Exception):
     pass
-
-
-def _edit(environment: str, kind: str, name: str, version: int | None, given: dict[str, Any]) -> EntityEdit:
-    """Without a version, for commands and seeds, the entity is created if it does not exist."""
-    typed = {field: _text(value) for field, value in given.items() if value is not None}
-    creates = version == 0 or (version is None and read_entity(environment, kind, name) is None)
-    return EntityEdit(
-        environment, kind, name, typed=typed, version=None if creates else version, creates=creates
-    )
 
 
 def _text(value: Any) -> Any:

@@ -213,13 +213,27 @@ def save_call(
     *,
     reason: str,
     actor: Actor,
-    action: str,
+    action: str = "",
     audited: Callable[[Fields], Fields] = dict,
     refers: Mapping[str, EditError] | None = None,
 ) -> int:
     """Save an edit of the ``NEWEST`` state. ``refers`` is as in ``problems_by_field``."""
     with problems_by_field(edit, refers):
         return save_edit(edit, reason=reason, actor=actor, action=action, audited=audited)
+
+
+def put_edit(
+    environment: str, kind: str, name: str, version: int | None, given: Mapping[str, Any]
+) -> EntityEdit:
+    """The edit that creates an entity, on version 0, or changes one. What is ``None`` stays.
+
+    Without a version, for commands and seeds, the entity is created if it does not exist.
+    """
+    typed = {field: value for field, value in given.items() if value is not None}
+    creates = version == 0 or (version is None and read_entity(environment, kind, name) is None)
+    return EntityEdit(
+        environment, kind, name, typed=typed, version=None if creates else version, creates=creates
+    )
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """Edits of models and their prices."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_entity import EntityEdit, remove_entity, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, put_edit, remove_entity, save_call
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import limits_in
 from controlplane.policies.state import read_entity
@@ -30,10 +29,8 @@ def set_model(
     ``prices`` has each price by the text of its start.
     """
     given = {"aliases": aliases, "pool": pool, "prices": prices}
-    typed = {field: value for field, value in given.items() if value is not None}
-    edit = _edit(environment, model, expected_version, typed=typed)
-    action = f"model.{'created' if edit.creates else 'set'}"
-    return save_call(edit, reason=reason, actor=actor, action=action)
+    edit = put_edit(environment, "model", model, expected_version, given)
+    return save_call(edit, reason=reason, actor=actor)
 
 
 def set_price(
@@ -83,14 +80,6 @@ def remove_model(
         version=expected_version,
         reason=reason,
         actor=actor,
-    )
-
-
-def _edit(environment: str, model: str, version: int | None, *, typed: Mapping[str, Any]) -> EntityEdit:
-    """Without a version, for commands and seeds, the model is created if it does not exist."""
-    creates = version == 0 or (version is None and read_entity(environment, "model", model) is None)
-    return EntityEdit(
-        environment, "model", model, typed=typed, version=None if creates else version, creates=creates
     )
 
 
