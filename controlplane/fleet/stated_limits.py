@@ -74,8 +74,9 @@ def agreed(pods: Collection[PodSeen]) -> Stated | None:
     if of > 1 and (votes < 2 or 2 * votes < of):
         return None
     same = [one for one in pods if one.said == number]
-    since = min((one.since for one in same if one.since), default=0.0)
-    return Stated(number, votes, of, sum(one.answers for one in same), since)
+    # Not the first of several: one pod may report any age.
+    since = sorted(one.since for one in same if one.since)[:2]
+    return Stated(number, votes, of, sum(one.answers for one in same), since[-1] if since else 0.0)
 
 
 def applied(pods: Collection[PodSeen]) -> int:

@@ -74,8 +74,14 @@ def present_suggestions(environment: str, dependency: str) -> list[Suggestion]:
             dependency__environment=environment, dependency__name=dependency
         ).values_list("name", "limit")
     )
-    # After an edit, the evidence is about the limit of before until it is found again.
-    return [row for row in rows.order_by("limit", "kind") if configured.get(row.limit) == row.configured]
+    # After an edit, the evidence is about the limit of before until it is found again. One that came back
+    # after a person declined another number is kept for longer than its evidence.
+    old = timezone.now() - STAYS
+    return [
+        row
+        for row in rows.order_by("limit", "kind")
+        if configured.get(row.limit) == row.configured and (row.is_declined or row.last_at >= old)
+    ]
 
 
 def decline_suggestion(

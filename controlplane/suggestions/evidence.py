@@ -56,7 +56,7 @@ def _stated(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> It
             if kept >= MIN_ANSWERS:
                 part = percent(limit.limit / stated.number)
                 words += (
-                    f" From {_lately(now)} limits of ours refused {count(sum(blocked), 'call', grouped=True)}"
+                    f" From {_lately(now)} limits of ours refused {count(kept, 'call', grouped=True)}"
                     f" of {len(blocked)} pods. You use at most {part} of what you may."
                 )
                 yield Found(kind=SuggestionKind.TOO_LOW, number=stated.number, evidence=words)
@@ -65,20 +65,36 @@ def _stated(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> It
 
 def _refused(pods: Collection[PodSeen], now: datetime) -> Iterable[Found]:
     """The vendor refuses calls, and no lower number explains it."""
-    refused = [one.refused for one in pods if one.refused]
-    sent = sum(one.sent for one in pods)
+    refused, sent = _weighed(pods)
     counted = without_the_worst(refused)
     if len(refused) < MIN_PODS or counted < MIN_ANSWERS or counted * 100 <= sent * REFUSED_PERCENT:
         return
-    all_refused = sum(refused)
+    part = min(1.0, counted / sent)
     yield Found(
         kind=SuggestionKind.REFUSED,
-        number=max(1, round(100 * all_refused / max(sent, 1))),
+        number=max(1, round(100 * part)),
         evidence=(
-            f"From {_lately(now)} the vendor refused {all_refused:,} of {count(sent, 'call', grouped=True)}"
-            f" ({percent(all_refused / max(sent, 1))}) of {len(refused)} pods, and stated no lower limit."
+            f"From {_lately(now)} the vendor refused {counted:,} of {count(sent, 'call', grouped=True)}"
+            f" ({percent(part)}) of {len(refused)} pods, and stated no lower limit."
         ),
     )
+
+
+def _weighed(pods: Collection[PodSeen]) -> tuple[list[int], int]:
+    """The refused calls of each pod with any, and the calls of all pods.
+
+    As in ``learn.lua`` of the agent, the calls of a pod count at most twice what the others make on average:
+    one pod alone can neither invent refusals nor hide those of the others.
+    """
+    callers = [one for one in pods if one.sent]
+    every = sum(one.sent for one in callers)
+    refused, sent = [], 0
+    for one in callers:
+        most = 2 * (every - one.sent) // max(1, len(callers) - 1) if len(callers) > 1 else every
+        kept = min(one.sent, most)
+        sent += kept
+        refused.append(min(one.refused, one.sent) * kept // one.sent)
+    return [number for number in refused if number], sent
 
 
 def _others(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> Iterable[Found]:
@@ -87,12 +103,12 @@ def _others(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> It
     counted, may = without_the_worst(charged), limit.limit * LATELY_S / limit.window_s
     if len(charged) < MIN_PODS or counted < MIN_ANSWERS or counted * 100 < may * OTHERS_PERCENT:
         return
-    part = min(1.0, sum(charged) / may)
+    part = min(1.0, counted / may)
     yield Found(
         kind=SuggestionKind.OTHERS,
         number=max(1, round(100 * part)),
         evidence=(
-            f"From {_lately(now)} others used {sum(charged):,} of the {round(may):,}"
+            f"From {_lately(now)} others used {counted:,} of the {round(may):,}"
             f" {limit.measure.replace('_', ' ')} that this limit allows ({percent(part)}): the vendor had"
             f" that much less left than our counter, in answers to {len(charged)} pods."
         ),

@@ -50,7 +50,8 @@ def _note(environment: Environment, now: datetime) -> None:
             if number <= lowest and not row.at_floor:
                 _record(row, "following.at_floor", number, most)
                 row.at_floor = True
-            elif number > lowest:
+            elif number >= 2 * lowest:
+                # A number that goes up and down at its floor is one entry: the audit keeps all of them.
                 row.at_floor = False
             row.number, row.last_at = number, now
             row.save()

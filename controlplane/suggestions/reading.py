@@ -67,10 +67,6 @@ class Learned:
     limits: Sequence[LearnedLimit]
     suggestions: Sequence[Suggestion]
 
-    @property
-    def refused_share(self) -> float:
-        return min(1.0, self.refused / self.sent) if self.sent else 0.0
-
 
 def read_learned(environment: str, dependency: str) -> Learned:
     """Raises ``NotFound`` for an unknown environment. An unknown dependency has no limits."""
@@ -86,7 +82,7 @@ def read_learned(environment: str, dependency: str) -> Learned:
         dependency=dependency,
         floor_percent=tuning_of(row).vendor_floor_percent,
         sent=sum(one.sent for one in pods),
-        refused=sum(one.refused for one in pods),
+        refused=sum(min(one.refused, one.sent) for one in pods),
         blocked=sum(one.blocked for one in pods),
         limits=[_limit(limit, seen.get((dependency, limit.name), ()), spent) for limit in rows],
         suggestions=present_suggestions(slug, dependency),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
-from redis.client import Pipeline
+from redis.client import NEVER_DECODE, Pipeline
 
 from controlplane.policies.limits import LimitColumns
 from controlplane.redis.read_many import ask_many
@@ -25,7 +25,8 @@ def spent_limits(environment: str, dependency: str, limits: Sequence[LimitColumn
     def ask(pipeline: Pipeline, name: str) -> object:
         if named[name].algorithm == Algorithm.CONCURRENCY:
             return pipeline.zcount(name, now_us, "+inf")
-        return pipeline.get(name)
+        # Windows and buckets are binary, and the client reads texts.
+        return pipeline.execute_command("GET", name, **{NEVER_DECODE: True})  # type: ignore[no-untyped-call]
 
     try:
         answers = ask_many(named, ask)

@@ -99,6 +99,29 @@ def test_one_pod_alone_suggests_nothing_whatever_it_reports() -> None:
     assert found([*pods(said=900, answers=50, sent=100, refused=0, others=1), others]) == {}
 
 
+def test_one_pod_alone_neither_invents_nor_hides_refusals_of_others() -> None:
+    honest = pods(4, sent=1_300, refused=85, others=600)
+    usual = found(honest)
+    liar = PodSeen("liar", sent=2**53, refused=2**53, others=2**53)
+    number, words = found([*honest, liar])["refused"]
+    # Its calls count twice, and its refusals as many as those of one other pod.
+    assert (number, "425 of 7,800 calls (5.4 %) of 5 pods" in words) == (5, True), words
+    assert found([*honest, liar])["others"][0] <= 2 * usual["others"][0]
+    silent = replace(liar, refused=0)
+    assert found([*honest, silent])["refused"][0] == 4
+
+
+def test_pods_that_report_more_refusals_than_calls_were_refused_each_call() -> None:
+    number, words = found(pods(30, sent=10, refused=2**53))["refused"]
+    assert number == 100
+    assert "refused 300 of 300 calls (100 %) of 30 pods" in words
+
+
+def test_the_oldest_age_that_one_pod_reports_is_not_believed() -> None:
+    honest = pods(said=600, answers=615)
+    assert "since 09:12 UTC" in found([*honest, replace(honest[0], pod="liar", since=1.0)])["limit"][1]
+
+
 @pytest.mark.parametrize("algorithm", ["concurrency", "fixed_window"])
 def test_limits_that_do_not_refill_keep_their_own_books(algorithm: str) -> None:
     limit = VendorLimit(name="rate", measure="calls", algorithm=algorithm, limit=900, window_s=60)

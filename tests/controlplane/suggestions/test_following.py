@@ -42,6 +42,19 @@ def test_following_is_recorded_when_it_begins_reaches_the_floor_and_ends() -> No
     assert not Following.objects.exists()
 
 
+def test_a_number_that_goes_up_and_down_at_its_floor_is_one_entry() -> None:
+    set_limit()
+    Environment.objects.update(tuning={"vendor_floor_percent": 10})
+    for number in (90, 99, 90, 120, 90):
+        report(0, followed=number)
+        task()
+    assert [action for action, _, _ in entries()] == ["following.begun", "following.at_floor"]
+    for number in (180, 90):
+        report(0, followed=number)
+        task()
+    assert [action for action, _, _ in entries()][2:] == ["following.at_floor"]
+
+
 def test_one_pod_alone_records_nothing() -> None:
     set_limit()
     report(0)

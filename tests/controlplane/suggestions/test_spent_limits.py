@@ -1,5 +1,7 @@
 """What is spent of limits of vendors, as the scripts of the agents have counted it."""
 
+from typing import Any
+
 import pytest
 import redis
 from msgspec.structs import replace
@@ -12,7 +14,10 @@ from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.servers import BREAKER, POLICY, configured, running
 
 
-async def test_each_counter_is_read_as_it_was_written(limits: redis.Redis, redis_url: str) -> None:
+async def test_each_counter_is_read_as_it_was_written(
+    limits: redis.Redis, redis_url: str, settings: Any
+) -> None:
+    settings.REDIS_URL = redis_url
     found = (
         window(100, 3_600, name="hour"),
         bucket(1_000, 1_000, seconds=36_000, name="burst"),
@@ -28,6 +33,11 @@ async def test_each_counter_is_read_as_it_was_written(limits: redis.Redis, redis
             now_us = sum(part * unit for part, unit in zip(limits.time(), (10**6, 1), strict=True))
             stored = limits.zcard(key) if limit.algorithm == "concurrency" else limits.get(key)
             assert spent_of(limit.algorithm, stored, now_us) == 7, limit.name
+        rows = [
+            VendorLimit(name=limit.name, algorithm=limit.algorithm, limit=limit.limit, window_s=1)
+            for limit in found
+        ]
+        assert spent_limits("production", "vendor", rows) == dict.fromkeys([one.name for one in found], 7)
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket", "fixed_window"])

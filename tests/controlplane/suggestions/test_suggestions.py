@@ -99,6 +99,21 @@ def test_a_declined_suggestion_is_remembered_while_nothing_is_reported() -> None
     assert present() == [("limit", 600, True)]
 
 
+def test_one_that_came_back_ends_an_hour_after_its_evidence_too() -> None:
+    set_limit()
+    suggest()
+    decline()
+    suggest(500)
+    assert present() == [("limit", 500, False)]
+    Suggestion.objects.update(last_at=timezone.now() - timedelta(minutes=61))
+    report(0)
+    look()
+    assert present() == []
+    # The number that was declined is still remembered.
+    suggest()
+    assert present() == [("limit", 600, True)]
+
+
 def test_the_api_reads_and_declines() -> None:
     set_limit()
     suggest()
