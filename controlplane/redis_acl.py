@@ -127,7 +127,8 @@ def agent_user(environment: str, password: str, profile: str = STANDARD, more: S
     ]
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
     spoken = [f"&{keys.breaker_channel(environment)}", f"&{keys.backlog_channel(environment)}"]
-    channels = [f"&{keys.config_channel(environment)}", *spoken]
+    heard = [f"&{keys.config_channel(environment)}", f"&{keys.budget_channel(environment)}"]
+    channels = [*heard, *spoken]
     commands = (*_POD_SCRIPTS[profile], *AGENT, *more)
     user = _user(f"agent-{environment}", password, patterns, channels, commands)
     # Agents listen to every channel and publish on two, with a selector.

@@ -32,6 +32,7 @@ from fuseboard.configuration.disk import Disk
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.watch import Watch
+from fuseboard.contract import keys
 from fuseboard.contract.words import ConfigSource, Mode
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
@@ -103,6 +104,10 @@ class Runtime:
             url=settings.redis_url,
             configuration=self.configuration,
             breaker_opened=self.admission.breaker_opened,
+        )
+        self.watch.listen(
+            keys.budget_channel(self.configuration.environment),
+            self.admission.redis_fallback.budgets.cleared,
         )
         self._sync: SyncThread | None = None
         self._first_beat, self._left = asyncio.Event(), asyncio.Event()

@@ -1,7 +1,7 @@
 """Reads the ledger: what calls to models used and cost, by model, tenant, service or day."""
 
 from calendar import monthrange
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -223,35 +223,40 @@ def read_spent_today(environment: str, now: datetime) -> int | None:
     return None if found is None else int(found)
 
 
-def read_spent_since(
-    environment: str,
-    since: datetime,
-    *,
-    tenant: str = "",
-    dependencies: Sequence[str] = (),
-) -> int:
-    """Micro-USD of a tenant, or of calls to these dependencies, in the whole hours or days after ``since``.
-
-    The ledger has the tenants of each day; of an older hour, only the most expensive ones.
-    """
-    hour = since if since == _hour(since) else _hour(since) + timedelta(hours=1)
-    rows: QuerySet[Any] = UsageHour.objects.filter(environment=environment, at__gte=hour)
-    if not tenant:
-        rows = rows.filter(whose=Whose.SERVICE, dependency__in=list(dependencies))
-    elif datetime.now(UTC) - since < timedelta(hours=2):
-        rows = rows.filter(whose=Whose.TENANT, name=tenant)
-    else:
-        day = hour.date() if hour == _midnight(hour.date()) else hour.date() + timedelta(days=1)
-        rows = UsageDay.objects.filter(environment=environment, tenant=tenant, day__gte=day)
+def read_spent_since(environment: str, since: datetime, *, dependencies: Sequence[str]) -> int:
+    """Micro-USD of calls to these dependencies, in the whole hours after ``since``."""
+    rows = UsageHour.objects.filter(
+        environment=environment,
+        whose=Whose.SERVICE,
+        at__gte=_first_hour(since),
+        dependency__in=list(dependencies),
+    )
     return int(rows.aggregate(cost=Sum("micro_usd"))["cost"] or 0)
 
 
-def busiest_tenants(environment: str, now: datetime, *, most: int) -> list[str]:
-    """The tenants that spent most in this day or the last one, in UTC."""
+def read_tenants_since(environment: str, since: datetime, tenants: Collection[str]) -> dict[str, int]:
+    """Tenant -> micro-USD of its calls in the whole hours or days after ``since``; absent without a call.
+
+    The ledger has the tenants of each day; of an older hour, only the most expensive ones.
+    """
+    hour = _first_hour(since)
+    rows: QuerySet[Any]
+    if datetime.now(UTC) - since < timedelta(hours=2):
+        hours = UsageHour.objects.filter(environment=environment, at__gte=hour, whose=Whose.TENANT)
+        rows = hours.filter(name__in=tenants).annotate(tenant=F("name"))
+    else:
+        day = hour.date() if hour == _midnight(hour.date()) else hour.date() + timedelta(days=1)
+        rows = UsageDay.objects.filter(environment=environment, tenant__in=tenants, day__gte=day)
+    costs = rows.values("tenant").annotate(cost=Sum("micro_usd")).order_by()
+    return {tenant: int(cost) for tenant, cost in costs.values_list("tenant", "cost")}
+
+
+def busiest_tenants(environment: str, now: datetime, *, most: int, among: QuerySet[Any]) -> list[str]:
+    """The tenants of these that spent most in this day or the last one, in UTC."""
     rows = UsageDay.objects.filter(
         environment=environment, day__gte=now.astimezone(UTC).date() - timedelta(days=1)
     )
-    found = rows.exclude(tenant="").values("tenant").annotate(cost=Sum("micro_usd"))
+    found = rows.filter(tenant__in=among).values("tenant").annotate(cost=Sum("micro_usd"))
     return list(found.order_by("-cost", "tenant").values_list("tenant", flat=True)[:most])
 
 
@@ -322,6 +327,11 @@ def _numbers(row: dict[str, Any]) -> dict[str, int]:
 
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
+
+
+def _first_hour(since: datetime) -> datetime:
+    """The start of the first whole hour after it."""
+    return since if since == _hour(since) else _hour(since) + timedelta(hours=1)
 
 
 def _hour(now: datetime) -> datetime:

@@ -4,6 +4,7 @@ Pods put back what they know, see ``kept_budgets.py`` of the agent. The worker k
 and the ledger has what pods used while Redis did not answer.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,10 @@ from typing import Any
 
 import redis
 import structlog
+from django.db.models import Q
 
-from controlplane.ledger.reading import busiest_tenants, read_spent_since
+from controlplane.ledger.reading import busiest_tenants, read_spent_since, read_tenants_since
+from controlplane.policies.models import Tenant
 from controlplane.postgres import delete_rows
 from controlplane.redis.read_many import ask_many, read_many
 from controlplane.redis.scripts import PATIENT_S, Script, limits
@@ -26,16 +29,23 @@ from controlplane.usage.budget_counters import (
 )
 from controlplane.usage.models import KnownBudget
 from fuseboard.contract import keys
-from fuseboard.contract.budgets import MICRO_USD
+from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 
 log = structlog.get_logger(__name__)
 
-#: Counters that are looked at; of budgets of tiers, those of the tenants that spent most today.
+#: Counters that are looked at; of budgets of tiers, and of own ones if there are more, those of the tenants
+#: that spent most today.
 MAX_COUNTERS, MAX_TENANTS = 5_000, 2_000
 #: The longest period, and a day.
 _KEPT = timedelta(days=32)
+#: Within this time, pods report to a Redis that is back what they decided without it. The ledger has the same
+#: calls, so it is counted later, and only for what is missing then.
+_LEDGER_WAITS_US = 60_000_000
+#: The columns that change from look to look.
+_KNOWN = ("mark", "amount", "beyond", "ledger_waits", "cleared")
+_NUMBERS = re.compile(r"([0-9]{1,16}) ([0-9]{1,16})", re.ASCII)
 
 _RESTORE = Script(Path(__file__).parent / "lua" / "restore_budget.lua")
 
@@ -61,43 +71,56 @@ def restore_budgets(environment: str, now: datetime) -> int:
     looked = {one.counter.key: one for one in _looked(environment, now)}
     if not looked:
         return 0
-    known = {row.key: row for row in KnownBudget.objects.filter(environment=environment, key__in=looked)}
+    rows = KnownBudget.objects.filter(environment=environment, key__in=looked)
+    known = {row.key: row for row in rows if row.began == looked[row.key].began}
+    found = _seen(looked)
+    asked = [looked[key] for key, seen in found.items() if _needs_ledger(known.get(key), seen)]
+    ledger = _in_ledger(environment, asked)
     changed: list[KnownBudget] = []
     restored = 0
-    for key, seen in _seen(looked).items():
-        one, before = looked[key], known.get(key)
-        if before is not None and before.began != one.began:
-            before = None
-        if before is not None and before.mark != seen.mark:
-            put_back, seen = _restored(environment, one, before)
+    for key, seen in found.items():
+        before, waits = known.get(key), False
+        if before is not None and before.cleared:
+            before.beyond = ledger.get(key, 0)
+        if before is not None and (before.mark != seen.mark or before.ledger_waits):
+            total = max(0, ledger.get(key, 0) - before.beyond)
+            put_back, waits, seen = _restored(environment, looked[key], before, seen, total)
             restored += put_back
         if not seen.mark:
             continue
         if before is None or 2 * seen.amount < before.amount:
-            # The first look in this period, or an operator has cleared the counter.
-            beyond = max(0, _in_ledger(environment, one) - seen.amount)
+            # The first look in this period, or calls got back most of it, or a counter that was just cleared
+            # was stored again by a look that had begun before.
+            beyond = max(0, ledger.get(key, 0) - seen.amount)
         else:
             beyond = before.beyond
-        if before is None or (before.mark, before.amount) != (seen.mark, seen.amount):
-            changed.append(
-                KnownBudget(
-                    environment=environment,
-                    key=key,
-                    began=one.began,
-                    mark=seen.mark,
-                    amount=seen.amount,
-                    beyond=beyond,
-                    at=now,
-                )
-            )
+        row = KnownBudget(
+            environment=environment,
+            key=key,
+            began=looked[key].began,
+            mark=seen.mark,
+            amount=seen.amount,
+            beyond=beyond,
+            ledger_waits=waits,
+            at=now,
+        )
+        if before is None or any(getattr(before, name) != getattr(row, name) for name in _KNOWN):
+            changed.append(row)
     KnownBudget.objects.bulk_create(
         changed,
         batch_size=2_500,
         update_conflicts=True,
         unique_fields=["environment", "key"],
-        update_fields=["began", "mark", "amount", "beyond", "at"],
+        update_fields=["began", *_KNOWN, "at"],
     )
     return restored
+
+
+def _needs_ledger(before: KnownBudget | None, seen: "_Seen") -> bool:
+    if before is None:
+        return bool(seen.mark)
+    lost, falls = before.mark != seen.mark, 2 * seen.amount < before.amount
+    return lost or falls or before.ledger_waits or before.cleared
 
 
 def forget_budgets(now: datetime) -> None:
@@ -106,11 +129,18 @@ def forget_budgets(now: datetime) -> None:
 
 
 def _looked(environment: str, now: datetime) -> Iterable[_Looked]:
-    of_tiers = Budget.objects.filter(environment=environment).exclude(tier="").exists()
-    busy = busiest_tenants(environment, now, most=MAX_TENANTS) if of_tiers else []
+    budgets = Budget.objects.filter(environment=environment)
+    of_tiers, own = budgets.exclude(tier=""), budgets.exclude(tenant="")
+    many = own.count() > MAX_TENANTS
+    busy: list[str] = []
+    if many or of_tiers.exists():
+        tenants = Tenant.objects.filter(environment=environment, deleted=False)
+        # Pods may report tenants that do not exist, and the most expensive ones may have no budget.
+        counted = tenants.filter(Q(tier__name__in=of_tiers.values("tier")) | Q(key__in=own.values("tenant")))
+        busy = busiest_tenants(environment, now, most=MAX_TENANTS, among=counted.values("key"))
     counters = [
         *shared_counters(environment),
-        *tenant_counters(environment),
+        *tenant_counters(environment, busy if many else None),
         *tier_counters(environment, busy),
     ]
     for counter in counters[:MAX_COUNTERS]:
@@ -140,41 +170,50 @@ def _numbers(text: Any) -> tuple[int, int] | None:
     """Two numbers, 0 and 0 for none; ``None`` for an error."""
     if text is None:
         return 0, 0
-    parts = text.split(" ") if isinstance(text, str) else []
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        return None
-    return int(parts[0]), int(parts[1])
+    # Pods write it, and a number that Postgres cannot store must not end the look at the others.
+    found = _NUMBERS.fullmatch(text) if isinstance(text, str) else None
+    return (int(found[1]), int(found[2])) if found is not None else None
 
 
-def _restored(environment: str, one: _Looked, before: KnownBudget) -> tuple[bool, _Seen]:
-    """Put back what is missing. Returns whether something was, and the budget after it."""
+def _restored(
+    environment: str, one: _Looked, before: KnownBudget, seen: _Seen, ledger: int
+) -> tuple[bool, bool, _Seen]:
+    """Put back what is missing. Returns whether something was, whether the ledger is still to be counted, and
+    the budget after it.
+    """
     key = one.counter.key
-    total = max(0, _in_ledger(environment, one) - before.beyond)
-    arguments = [one.began, one.ends, before.mark, before.amount, total]
+    was = [before.mark, before.amount] if before.mark != seen.mark else ["", 0]
+    arguments = [one.began, one.ends, *was, ledger, _LEDGER_WAITS_US]
     answer = _RESTORE.run(limits(deadline_s=PATIENT_S), keys=[key, keys.budget_mark(key)], args=arguments)
     if not answer:
-        return False, _Seen("", 0)
-    mark, spent, missing = (str(word) for word in answer)
+        return False, False, _Seen("", 0)
+    mark, spent, missing, waits = (str(word) for word in answer)
     if int(missing):
         # The key has a digest of the tenant, and no name.
         log.warning("budget.restored", environment=environment, key=key, put_back=int(missing))
-    return int(missing) > 0, _Seen(mark, int(spent))
+    return int(missing) > 0, waits == "1", _Seen(mark, int(spent))
 
 
-def _in_ledger(environment: str, one: _Looked) -> int:
-    """Micro-USD of the present period; 0 for another measure, which the ledger does not have as such."""
-    row = one.counter.row
-    if row.measure != MICRO_USD:
-        return 0
-    since = datetime.fromtimestamp(one.began / 1_000_000, UTC)
-    if one.counter.tenant:
-        return read_spent_since(environment, since, tenant=one.counter.tenant)
-    pools = [row.dependency]
-    if row.account:
-        rows = Account.objects.filter(environment=environment, name=row.account)
-        # It may have been removed after its budgets were read.
-        pools = rows.values_list("pools", flat=True).first() or []
-    return read_spent_since(environment, since, dependencies=pools)
+def _in_ledger(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
+    """Key -> micro-USD of the present period; absent for other measures, which the ledger does not have."""
+    found: dict[str, int] = {}
+    of_tenants: dict[datetime, dict[str, str]] = {}
+    pools = dict(Account.objects.filter(environment=environment).values_list("name", "pools"))
+    for one in several:
+        row, key = one.counter.row, one.counter.key
+        since = datetime.fromtimestamp(one.began / 1_000_000, UTC)
+        if row.measure != MICRO_USD:
+            continue
+        if one.counter.tenant:
+            of_tenants.setdefault(since, {})[key] = one.counter.tenant
+        else:
+            # The account may have been removed after its budgets were read.
+            named = pools.get(row.account, []) if row.account else [row.dependency]
+            found[key] = read_spent_since(environment, since, dependencies=named)
+    for since, tenants in of_tenants.items():
+        spent = read_tenants_since(environment, since, set(tenants.values()))
+        found |= {key: spent.get(tenant, 0) for key, tenant in tenants.items()}
+    return {key: min(spent, MAX_BUDGET) for key, spent in found.items()}
 
 
 def restore_all(environments: Iterable[str], now: datetime) -> int:

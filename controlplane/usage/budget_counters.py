@@ -1,6 +1,6 @@
 """The counters of budgets that pods enforce as such: of accounts, dependencies, tiers and tenants."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -88,8 +88,10 @@ def tier_counters(environment: str, busy: Iterable[str]) -> Iterable[BudgetCount
                 yield BudgetCounter(key=key, tenant=tenant.key, tier=row.tier, columns=columns, row=row)
 
 
-def tenant_counters(environment: str) -> Iterable[BudgetCounter]:
-    rows = list(Budget.objects.filter(environment=environment).exclude(tenant="").order_by("name"))
+def tenant_counters(environment: str, only: Collection[str] | None = None) -> Iterable[BudgetCounter]:
+    """The counters of the own budgets of all tenants, or ``only`` of these."""
+    own = Budget.objects.filter(environment=environment).exclude(tenant="").order_by("name")
+    rows = list(own if only is None else own.filter(tenant__in=only))
     wanted = Tenant.objects.filter(
         environment=environment, deleted=False, key__in={row.tenant for row in rows}
     ).select_related("tier")

@@ -18,6 +18,7 @@ from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, Tenant, Tier
 from controlplane.redis.scripts import limits
 from controlplane.usage.budget_counters import BudgetCounter, counter_of
+from controlplane.usage.models import KnownBudget
 from controlplane.validation import Problems
 from fuseboard.contract import keys
 from fuseboard.contract.addresses import counted_address
@@ -60,7 +61,9 @@ def clear_counter(
         one = _budget(problems, row, budget, tenant, dependency)
         kind, name = ("tenant", one.tenant) if one.tenant else one.row.owner
         about = {"limit": one.columns.name, "budget": budget}
-        return _clear(row, one.key, kind, name, about, reason=reason, actor=actor)
+        was_counted = _clear(row, one.key, kind, name, about, reason=reason, actor=actor)
+        _announce(row.slug, one.key)
+        return was_counted
     found = _limit(row, tenant, dependency, limit)
     if found.algorithm == Algorithm.CONCURRENCY:
         problems.add("limit", "Its slots belong to calls that run. They are free when the calls end.")
@@ -81,6 +84,8 @@ def _clear(
         # The counter is cleared only while Postgres can keep the entry.
         acting(actor)
         was_counted = _delete(key)
+        # The worker puts back no figure of before, if Redis loses its data.
+        KnownBudget.objects.filter(environment=row.slug, key=key).update(amount=0, cleared=True)
         record(
             actor=actor,
             action="counter.cleared",
@@ -92,6 +97,15 @@ def _clear(
         )
     log.warning("counter.cleared", environment=row.slug, limit=about["limit"], actor=actor.name)
     return was_counted
+
+
+def _announce(environment: str, key: str) -> None:
+    """Pods that have not spent the budget lately forget what they know of it."""
+    try:
+        limits().publish(keys.budget_channel(environment), key)
+    except redis.RedisError as error:
+        # The counter is cleared. Only if Redis loses its data too, such a pod puts back what it knows.
+        log.info("counter.not_announced", environment=environment, error=str(error))
 
 
 def _budget(problems: Problems, row: Environment, name: str, tenant: str, dependency: str) -> BudgetCounter:

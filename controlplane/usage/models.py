@@ -75,6 +75,10 @@ class KnownBudget(models.Model):
     amount = models.BigIntegerField()
     #: Spent in the period before the budget was made, or cleared: the ledger has it too.
     beyond = models.BigIntegerField()
+    #: The store has lost its data a moment ago: what only the ledger knows is not put back yet.
+    ledger_waits = models.BooleanField(default=False, db_default=False)
+    #: An operator has cleared the counter since: all that the ledger has is of before.
+    cleared = models.BooleanField(default=False, db_default=False)
     at = models.DateTimeField()
 
     class Meta:

@@ -20,6 +20,7 @@ import fuseboard
 from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, Misconfigured, Mode, Outcome, Reason, Refused
 from fuseboard.agent import INVALID_TENANT
+from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import BreakerState, ConfigSource, ConfigStatus, FailurePolicy
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
@@ -172,6 +173,12 @@ class TestOneEdit:
             assert (await agent.admit_request("acme")).revision == 8
             await eventually(lambda: gateway.beats[-1].applied.revision == 8)
             assert gateway.beats[-1].applied.status is ConfigStatus.APPLIED
+
+    async def test_a_pod_hears_which_budgets_were_cleared(
+        self, limits: redis.Redis, redis_url: str, tmp_path: Path
+    ):
+        async with agent_at(redis_url, tmp_path):
+            await eventually(lambda: limits.publish(keys.budget_channel("production"), b"unknown") == 1)
 
     async def test_with_redis_gone_the_gateway_alone_brings_it(self, gateway: FakeGateway, tmp_path: Path):
         gateway.next_ms = 50

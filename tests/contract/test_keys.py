@@ -19,6 +19,7 @@ KEYS = {
     keys.incarnation("production"): "fb1:production:incarnation",
     keys.breaker_channel("production"): "fb1:production:breakers",
     keys.backlog_channel("production"): "fb1:production:backlog",
+    keys.budget_channel("production"): "fb1:production:budgets",
     keys.backlog("production", "openai", "ready"): "fb1:production:{d:openai}:backlog:ready",
     keys.emergency("production"): "fb1:production:{cfg}:emergency",
     keys.override("production", "openai"): "fb1:production:{d:openai}:override",

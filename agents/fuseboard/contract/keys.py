@@ -63,6 +63,13 @@ def backlog_channel(environment: str) -> str:
     return f"fb1:{environment}:backlog"
 
 
+def budget_channel(environment: str) -> str:
+    """Pub/sub channel of budgets whose counters an operator has cleared, by their keys: a hint to pods that
+    have not spent them lately, and would put back an earlier figure if the store lost its data.
+    """
+    return f"fb1:{environment}:budgets"
+
+
 def emergency(environment: str) -> str:
     """STREAM: what people did to breakers while Postgres was down. Postgres adopts it later."""
     return f"fb1:{environment}:{{cfg}}:emergency"

@@ -81,6 +81,14 @@ class KeptBudgets:
         self._round.extend(key for key in self._kept if key not in left)
         self._due.clear()
 
+    def cleared(self, key: bytes) -> None:
+        """An operator has cleared the counter: what this pod knows of it is of before."""
+        kept = self._kept.get(key)
+        if kept is not None:
+            kept.amount = 0
+            # The answer to a look that has begun before may be of before too.
+            self._keep(kept.ref, kept.began_us)
+
     def _seen(self, ref: LimitRef, amount: int, began_us: int) -> None:
         """A call was decided by a budget, of which ``amount`` is spent now."""
         kept = self._keep(ref, began_us)

@@ -12,6 +12,7 @@ from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
 from controlplane.policies.document import environment_of, policy_of
+from controlplane.policies.models import Tenant
 from controlplane.repair.budgets import forget_budgets, restore_budgets
 from controlplane.spending.models import Account
 from controlplane.usage.clear_counter import clear_counter
@@ -73,6 +74,14 @@ def look() -> int:
     return restore_budgets("production", datetime.now(UTC))
 
 
+def pods_have_reported(limits: redis.Redis, key: str = KEY) -> None:
+    """A minute later, pods have reported what they decided without Redis."""
+    field = str(began())
+    mark, restored = limits.hget(keys.budget_mark(key), field).split()  # type: ignore[union-attr]
+    limits.hset(keys.budget_mark(key), field, f"{int(mark) - 61_000_000} {int(restored)}")
+    KnownBudget.objects.filter(key=key).update(mark=str(int(mark) - 61_000_000))
+
+
 def test_after_a_loss_a_budget_goes_on_from_what_the_worker_saw(limits: redis.Redis) -> None:
     spend(limits, 300_000)
     enter(0)
@@ -126,7 +135,47 @@ def test_what_pods_used_while_redis_was_down_comes_from_the_ledger(limits: redis
     spend(limits, 40_000)
     enter(40_000)
     assert look() == 1
+    assert spent(limits) == 340_000
+    pods_have_reported(limits)
+    assert look() == 1
     assert spent(limits) == 490_000
+    assert look() == 0
+    assert not KnownBudget.objects.get(key=KEY).ledger_waits
+
+
+def test_what_pods_report_after_a_loss_does_not_count_a_second_time_from_the_ledger(
+    limits: redis.Redis,
+) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    look()
+    # Pods decide without Redis, and the ledger has it before they report it to the Redis that is back.
+    enter(150_000)
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits) == 300_000
+    spend(limits, 150_000)
+    pods_have_reported(limits)
+    assert look() == 0
+    assert spent(limits) == 450_000
+    assert look() == 0
+
+
+def test_a_second_loss_within_the_minute_loses_nothing(limits: redis.Redis) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    look()
+    enter(150_000)
+    limits.flushall()
+    look()
+    limits.flushall()
+    spend(limits, 7)
+    enter(7)
+    assert look() == 1
+    assert spent(limits) == 300_007
+    pods_have_reported(limits)
+    assert look() == 1
+    assert spent(limits) == 450_007
 
 
 def test_what_was_spent_before_the_budget_was_made_or_cleared_stays_out(
@@ -151,6 +200,111 @@ def test_what_was_spent_before_the_budget_was_made_or_cleared_stays_out(
     limits.flushall()
     assert look() == 1
     assert spent(limits) == 5_000
+
+
+def test_a_cleared_counter_that_is_spent_again_at_once_is_not_taken_for_one_that_goes_on(
+    limits: redis.Redis, ada: Any
+) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    look()
+    clear_counter(**WHY, actor=ada, budget="main-month")
+    spend(limits, 200_000)
+    assert look() == 0
+    enter(200_000)
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits) == 200_000
+    pods_have_reported(limits)
+    assert look() == 0
+    assert spent(limits) == 200_000
+
+
+def test_a_counter_that_is_cleared_just_before_a_loss_stays_cleared(limits: redis.Redis, ada: Any) -> None:
+    spend(limits, 300_000)
+    enter(300_000)
+    look()
+    with limits.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe(keys.budget_channel("production"))
+        assert channel.get_message(timeout=20) is None
+        clear_counter(**WHY, actor=ada, budget="main-month")
+        message = channel.get_message(timeout=20)
+    # Pods that have not spent it lately forget what they know.
+    assert message is not None
+    assert message["data"] == KEY.encode()
+    limits.flushall()
+    assert look() == 0
+    spend(limits, 7)
+    pods_have_reported(limits)
+    assert look() == 0
+    assert spent(limits) == 7
+
+
+@pytest.mark.parametrize("counted", ["99999999999999999999", "9" * 5_000, "-1", "1 2", "\u0661", "\udcff"])
+def test_a_number_that_postgres_cannot_store_stops_no_other_budget(limits: redis.Redis, counted: str) -> None:
+    spend(limits, 70_000, OF_TIER)
+    enter(0)
+    limits.set(KEY, f"{began()} {counted}".encode(errors="surrogateescape"))
+    limits.hset(keys.budget_mark(KEY), str(began()), f"1 {counted}".encode(errors="surrogateescape"))
+    assert look() == 0
+    assert [row.key for row in KnownBudget.objects.all()] == [OF_TIER]
+
+
+def test_usage_that_pods_have_invented_stops_no_budget_of_others(limits: redis.Redis) -> None:
+    for _ in range(3):
+        enter(2**62, tenant="acme")
+    spend(limits, 1)
+    spend(limits, 70_000, OF_TIER)
+    assert look() == 0
+    limits.flushall()
+    assert look() == 2
+    pods_have_reported(limits)
+    look()
+    assert spent(limits, OF_TIER) == 70_000
+    assert spent(limits) == 1
+
+
+def test_tenants_without_a_budget_do_not_push_out_those_that_have_one(
+    limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.repair.budgets.MAX_TENANTS", 1)
+    spend(limits, 70_000, OF_TIER)
+    enter(5)
+    enter(9_000_000, tenant="invented")
+    look()
+    assert KnownBudget.objects.filter(key=OF_TIER).exists()
+
+
+def test_of_many_own_budgets_those_of_the_tenants_that_spend_most_are_looked_at(
+    limits: redis.Redis, ada: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.repair.budgets.MAX_TENANTS", 1)
+    amount: dict[str, Any] = {"amount": 1_000_000, "period": "month", "expected_version": 0}
+    edits.create_tenant(**WHY, actor=ada, tenant="globex", tier="pro")
+    for tenant in ("acme", "globex"):
+        edits.set_budget(**WHY, actor=ada, budget=f"{tenant}-month", tenant=tenant, **amount)
+        spend(limits, 5, keys.tenant_budget("production", tenant, f"{tenant}-month"))
+    enter(1, tenant="acme")
+    enter(2, tenant="globex")
+    look()
+    [row] = KnownBudget.objects.all()
+    assert row.key.endswith("globex-month")
+
+
+def test_the_ledger_is_asked_once_for_all_tenants(
+    limits: redis.Redis, django_assert_max_num_queries: Any
+) -> None:
+    tier = Tenant.objects.get(key="acme").tier
+    Tenant.objects.bulk_create(
+        Tenant(environment_id="production", key=f"t{number}", tier=tier, changed_revision=1)
+        for number in range(30)
+    )
+    for number in range(30):
+        spend(limits, 5, keys.tenant_budget("production", f"t{number}", "pro-month"))
+        enter(1, tenant=f"t{number}")
+    with django_assert_max_num_queries(25):
+        look()
+    assert KnownBudget.objects.count() == 30
 
 
 def test_a_store_that_lost_nothing_is_not_changed(limits: redis.Redis) -> None:
