@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
-from controlplane.ledger.rows import AMOUNTS, ERASE, HOURS
+from controlplane.ledger.rows import AMOUNTS, ERASE, HOURS, bounded
 from controlplane.postgres import delete_rows
 
 #: Tenants of an hour with separate rows, once it is over: the most expensive ones. Days have all tenants.
@@ -32,7 +32,7 @@ _TOO_MANY = HOURS.unname(
     )"""  # noqa: S608 - a number of this module
 )
 
-_SUMS = ", ".join(f"sum({name})::bigint" for name in AMOUNTS)
+_SUMS = ", ".join(bounded(f"sum({name})") for name in AMOUNTS)
 #: The totals of the days that pods can still report: a gateway of the release before them adds none.
 _SUM_UP = f"""
     INSERT INTO ledger_usagetotal (environment, day, {", ".join(AMOUNTS)})

@@ -18,6 +18,14 @@ AMOUNTS = (
     "unpriced",
     "saved_micro_usd",
 )
+#: No sum of a row is larger. Pods are not trusted: one that invents usage must not make a sum that a column
+#: cannot have, so that Postgres would refuse what the others used on this day.
+MAX_SUM = 2**62
+
+
+def bounded(number: str) -> str:
+    """The expression of a sum, as a column can have it."""
+    return f"least(greatest({number}, -{MAX_SUM}), {MAX_SUM})::bigint"
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,9 @@ class Table:
 
     @property
     def _on_conflict(self) -> str:
-        sums = ", ".join(f"{name} = {self.name}.{name} + EXCLUDED.{name}" for name in AMOUNTS)
+        sums = ", ".join(
+            f"{name} = {bounded(f'{self.name}.{name}::numeric + EXCLUDED.{name}')}" for name in AMOUNTS
+        )
         return f"ON CONFLICT ({', '.join(self.names)}) DO UPDATE SET {sums}"
 
     @property
@@ -55,7 +65,7 @@ class Table:
     def unname(self, condition: str) -> str:
         """Moves the rows of tenants that meet the condition to the row without a tenant."""
         names = ", ".join("''" if name == self.tenant else name for name in self.names)
-        sums = ", ".join(f"sum({name})::bigint" for name in AMOUNTS)
+        sums = ", ".join(bounded(f"sum({name})") for name in AMOUNTS)
         groups = ", ".join(name for name in self.names if name != self.tenant)
         return f"""
             WITH gone AS (

@@ -12,9 +12,9 @@ from controlplane.fleet.models import GatewayOrder, OrderKind
 from controlplane.gateway.postgres import usage_rows
 from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.servers import usage_parts
-from controlplane.ledger import edits
+from controlplane.ledger import edits, rows
 from controlplane.ledger.models import UsageDay, UsageHour, UsageReceipt, UsageTotal, Whose
-from controlplane.ledger.rows import AMOUNTS
+from controlplane.ledger.rows import AMOUNTS, MAX_SUM
 from controlplane.series.kinds import tenant_number
 from fuseboard.contract.usage import UsagePart, UsageRow
 from fuseboard.reporting.usage_tallies import EVERY_S, SPAN_S
@@ -123,7 +123,9 @@ async def test_two_processes_of_one_name_have_separate_numbers(clock):
     assert (await totals())[2]["calls"] == 3
 
 
-async def test_a_part_that_postgres_refuses_is_dropped_alone(clock, database):
+async def test_a_part_that_postgres_refuses_is_dropped_alone(clock, database, monkeypatch):
+    # As if a sum were not bounded.
+    monkeypatch.setattr(rows, "MAX_SUM", 2**70)
     pod, gateway = Pod(clock), Gateway(clock)
     pod.call("full")
     await delivered(pod, gateway)
@@ -377,3 +379,29 @@ def test_parts_without_rows_are_bounded_too(monkeypatch):
     parts.written(parts.some(3))
     parts.record(beat(usage=usage), START.timestamp())
     assert [part.number for part in parts.some(3)] == [4, 5]
+
+
+async def test_usage_that_a_pod_has_invented_does_not_keep_out_that_of_others(clock):
+    pod, gateway = Pod(clock), Gateway(clock)
+    pod.call(micro_usd=70)
+    await delivered(pod, gateway)
+
+    @sync_to_async
+    def invent() -> None:
+        for book in (UsageTotal.objects.all(), UsageHour.objects.filter(whose=Whose.SERVICE)):
+            book.update(micro_usd=2**63 - 10, saved_micro_usd=-(2**63) + 10)
+        day = UsageDay.objects.get(tenant="acme")
+        for name in ("liar", "liar-2"):
+            day.pk, day.tenant, day.micro_usd = None, name, 2**63 - 10
+            day.save(force_insert=True)
+
+    await invent()
+    pod.call(micro_usd=30, saved_micro_usd=-50)
+    await delivered(pod, gateway)
+    assert (await sync_to_async(UsageDay.objects.get)(tenant="acme")).micro_usd == 100
+    assert (await sync_to_async(UsageTotal.objects.get)()).micro_usd == MAX_SUM
+    # Nor does it stop the worker, or an erasure.
+    await sync_to_async(edits.tidy)(START)
+    assert (await sync_to_async(UsageTotal.objects.get)()).micro_usd == MAX_SUM
+    for name in ("liar", "liar-2", "acme"):
+        assert await sync_to_async(edits.erase_tenant)("production", name)
