@@ -31,8 +31,9 @@ _CORRECTED_S = 0.2
 
 def llm_budget(chapter: Chapter) -> str:
     """10 USD an hour: the page warns from 8 on, and at 10 no further call is made, until it is raised."""
-    _leave_time()
     with assistant_of(chapter) as assistant, Program(chapter) as program:
+        # Only now: the jobs of the assistant take up to a minute to end.
+        _leave_time()
         have_record(assistant, STORYTELLER, STORY_BUDGET)
         before, was = spent_of(STORY_BUDGET), assistant.station(LARGE)
         warned_at, calls, long = 0, 0, _LONG
