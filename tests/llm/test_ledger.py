@@ -150,6 +150,9 @@ async def test_a_call_that_cost_nothing_is_not_entered(limits: redis.Redis, redi
             with pytest.raises(openai.APIStatusError):
                 await ask(client)
         await client.models.list()
+        # A redirect, to where nobody is asked for a model.
+        vendor.will(status=303, headers={"Location": f"{vendor.url}/v1/files"})
+        await client.with_raw_response.chat.completions.create(model="m", messages=ASKED)
         assert ledger(agent) == []
         # A proxy gave up: the vendor may have done the work.
         vendor.will(status=504)

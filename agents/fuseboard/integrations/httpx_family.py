@@ -72,13 +72,13 @@ class Guard(GuardedSender, Generic[Transport]):
         if permit.parts is not None and is_stream(answer.headers):
             _bound_parts(request, given, permit.parts, elapsed_s)
         late = partial(self._library.ReadTimeout, request=request)
-        make = self._body_of(request)
+        make = self._body_of(request, answer)
         answer.stream = self._stream(
             make(answer.stream, self._agent, permit, elapsed_s, answer.headers, late)
         )
 
-    def _body_of(self, request: Any) -> Callable[..., Body]:
-        """Makes the body of a good answer to this request."""
+    def _body_of(self, request: Any, answer: Any) -> Callable[..., Body]:
+        """Makes the body of this good answer to the request."""
         return Body
 
     def _stream(self, body: "Body | AsyncKept | Kept") -> Any:

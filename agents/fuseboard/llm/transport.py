@@ -230,9 +230,10 @@ class ModelGuard(Guard[Any]):
             settle_unanswered(permit)  # a redirect: the request that follows it reserves its own
         super()._succeed(permit, answer, elapsed_s, request, given)
 
-    def _body_of(self, request: Any) -> Callable[..., Body]:
+    def _body_of(self, request: Any, answer: Any) -> Callable[..., Body]:
         call = request.extensions.get(_CALL)
-        return Body if call is None else partial(ModelBody, call)
+        # A redirect is no answer of a model, and is not in the ledger.
+        return Body if call is None or answer.status_code >= 300 else partial(ModelBody, call)
 
 
 def _end(request: Any, error: BaseException) -> None:
