@@ -23,6 +23,9 @@ class Vendor:
         self.usual = Scenario()
         self.bill: list[Charged] = []
         self.held = threading.Event()
+        #: No request is answered while it is clear.
+        self.answers = threading.Event()
+        self.answers.set()
         self.url = ""
 
     def will(self, times: int = 1, **scenario: Any) -> None:
@@ -42,6 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         scenario = self.vendor.script.popleft() if self.vendor.script else self.vendor.usual
         charged = Charged(body=body, headers=dict(self.headers.items()), path=self.path)
         self.vendor.bill.append(charged)
+        self.vendor.answers.wait(60)
         if scenario.status >= 300:
             self._send(scenario, {"type": "error", "error": scenario.error or {"message": "no"}})
             return
@@ -112,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    #: Many clients connect at once.
+    request_queue_size = 1024
 
     def handle_error(self, *_: Any) -> None:
         """A client that leaves is no error."""
@@ -129,6 +135,7 @@ def serving() -> Iterator[Vendor]:
         yield vendor
     finally:
         vendor.held.set()
+        vendor.answers.set()
         server.shutdown()
         server.server_close()
         thread.join()
