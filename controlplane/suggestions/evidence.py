@@ -19,7 +19,7 @@ LATELY_S = 600
 REFUSED_PERCENT = 1
 OTHERS_PERCENT = 5
 
-#: The limits that refill: others keep their own books.
+#: The limits that refill: the headers of a vendor can be about them.
 _REFILLED = (Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET)
 
 
@@ -32,7 +32,12 @@ class Found:
 
 def suggested(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> list[Found]:
     """Return what the reports suggest. One pod alone suggests nothing, whatever it reports."""
-    if limit.algorithm not in _REFILLED or limit.shadow or limit.limit <= 0:
+    if limit.shadow or limit.limit <= 0:
+        return []
+    if limit.algorithm == Algorithm.CONCURRENCY:
+        # No answer states how many calls may be in progress, but the vendor refuses the others.
+        return [*_refused(pods, now)]
+    if limit.algorithm not in _REFILLED:
         return []
     return [*_stated(limit, pods, now), *_others(limit, pods, now)]
 

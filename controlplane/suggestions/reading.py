@@ -53,6 +53,11 @@ class LearnedLimit:
     def is_slots(self) -> bool:
         return self.algorithm == Algorithm.CONCURRENCY
 
+    @property
+    def can_follow(self) -> bool:
+        """Budgets of calendar periods keep their number."""
+        return self.algorithm != Algorithm.FIXED_WINDOW
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from fuseboard.admission import followed_limits
 from fuseboard.admission.followed_limits import KEPT_S, FollowedLimits
-from fuseboard.contract.policy import Dependency, Policy
+from fuseboard.contract.policy import Dependency, Limit, Policy
 from fuseboard.contract.sync import SeenLimit
-from fuseboard.contract.words import Outcome
+from fuseboard.contract.words import Outcome, Reason
+from fuseboard.errors import Refused
 from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.servers import BREAKER, PATIENT, POLICY, Server, configured, give, running
 from tests.waiting import eventually
@@ -25,10 +26,10 @@ LIMITS = (
 )
 
 
-def policy(floor_percent: int = 20) -> Policy:
+def policy(floor_percent: int = 20, limits: tuple[Limit, ...] = LIMITS) -> Policy:
     return replace(
         POLICY,
-        dependencies=(Dependency(name="vendor", vendor_limits=LIMITS, breaker=BREAKER),),
+        dependencies=(Dependency(name="vendor", vendor_limits=limits, breaker=BREAKER),),
         tuning=replace(PATIENT, vendor_floor_percent=floor_percent),
     )
 
@@ -42,12 +43,14 @@ async def serving(
     monkeypatch.setattr(FollowedLimits, "_later", lambda self: None)
     configuration = configured(policy(floor_percent))
     async with running(redis_url, name, configuration=configuration) as server:
-        await server.admission.admit_call("vendor")
+        server.admission.report(await server.admission.admit_call("vendor"), Outcome.OK, 0)
         yield server, server.admission.followed
 
 
-def sees(server: Server, calls: int, refused: int) -> None:
+def sees(server: Server, calls: int, refused: int, shortly: int = 0) -> None:
+    """``shortly``: so many of the refusals name no time."""
     outcomes = server.admission.outcomes
+    outcomes.limited_shortly["vendor"] = outcomes.limited_shortly.get("vendor", 0) + shortly
     for _ in range(calls):
         server.counters.call("vendor", Outcome.OK)
     outcomes.limited["vendor"] = outcomes.limited.get("vendor", 0) + refused
@@ -71,7 +74,7 @@ async def fallen(server: Server, followed: FollowedLimits) -> None:
     await eventually(look, every_s=0.03)
 
 
-async def test_limits_that_refill_fall_and_others_stay(
+async def test_limits_that_refill_fall_where_the_refusals_name_a_time(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO", "fuseboard.limits")
@@ -94,6 +97,53 @@ async def test_limits_that_refill_fall_and_others_stay(
         assert "because the vendor refused calls (" in caplog.text
         seen = {one.limit: one.followed for one in server.admission.outcomes.seen()}
         assert seen == {name: found[name] for name in ("hour", "burst")}
+
+
+async def test_slots_fall_where_refusals_name_no_time(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with serving(redis_url, monkeypatch) as (server, followed):
+        # So long that none of these slots is free before its call ends.
+        give(server.configuration, policy(limits=(*LIMITS[:3], slots(9, 3_600))), revision=9)
+
+        def look() -> bool:
+            sees(server, 10, 5, shortly=5)
+            followed.look()
+            return numbers(server)["slots"] == 1  # 20 % of 9
+
+        await eventually(look, every_s=0.03)
+        assert numbers(server)["daily"] == 100
+        first = await server.admission.admit_call("vendor", wait_s=60)
+        with pytest.raises(Refused) as refused:
+            await server.admission.admit_call("vendor")
+        assert (refused.value.decision.reason, refused.value.decision.rule) == (Reason.CONCURRENCY, "slots")
+        server.admission.report(first, Outcome.OK, 0)
+        await server.admission.admit_call("vendor", wait_s=60)
+
+
+async def test_the_only_limit_is_of_slots_and_falls_whatever_the_refusals_name(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with serving(redis_url, monkeypatch) as (server, followed):
+        give(server.configuration, policy(limits=(slots(9),)), revision=9)
+
+        def look() -> bool:
+            sees(server, 10, 5)
+            followed.look()
+            return numbers(server)["slots"] < 9
+
+        await eventually(look, every_s=0.03)
+        # The first other limit: from now on, refusals that name a time are not about the slots.
+        give(server.configuration, policy(), revision=10)
+
+        def look_again() -> bool:
+            sees(server, 10, 5)
+            for _ in range(5):
+                server.counters.call_refused("vendor", Reason.CONCURRENCY)
+            followed.look()
+            return numbers(server)["slots"] == 9 and numbers(server)["hour"] < 100
+
+        await eventually(look_again, every_s=0.03)
 
 
 async def test_pods_share_one_number(limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch):
@@ -188,7 +238,10 @@ async def test_a_429_is_counted_and_an_outage_is_not(limits: redis.Redis, redis_
         for outcome, cooldown_ms in ((Outcome.NEUTRAL, 1), (Outcome.FAILURE, 1), (Outcome.NEUTRAL, 0)):
             permit = await server.admission.admit_call("vendor", wait_s=1.0)
             server.admission.report(permit, outcome, cooldown_ms)
-        assert outcomes.limited == {"vendor": 1}
+        assert outcomes.limited == outcomes.limited_shortly == {"vendor": 1}
+        permit = await server.admission.admit_call("vendor", wait_s=1.0)
+        server.admission.report(permit, Outcome.NEUTRAL, 2_000)
+        assert (outcomes.limited, outcomes.limited_shortly) == ({"vendor": 2}, {"vendor": 1})
 
 
 def test_the_pod_reports_in_a_heartbeat_what_it_follows():

@@ -4,10 +4,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import redis
 
 from tools.experiments import page
 from tools.experiments.catalogue import EVERY, SIMULATED
 from tools.experiments.chart import Chart
+from tools.experiments.following import FOLLOWS, HALVED_S, OTHERS, allowed
+from tools.experiments.following_at_once import AT_ONCE, at_once, play_at_once
 from tools.experiments.result import Result
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -19,6 +22,19 @@ def test_what_an_experiment_expects_holds(name: str) -> None:
     assert result.key == name
     assert not [statement for statement, holds in result.checks if not holds]
     assert result.holds
+
+
+def test_a_limit_of_calls_at_once_follows_its_vendor(limits: redis.Redis) -> None:
+    """The first 20 minutes of T30, which is too long: a vendor that says nothing halves what it allows."""
+    seconds = 1_200
+    found = play_at_once(limits, FOLLOWS, seconds=seconds)
+    left = sum((1 - OTHERS) * allowed(second) / 60 for second in range(seconds))
+    assert found.refused <= 0.04 * found.requests
+    assert found.ok >= 0.65 * left
+    numbers = [number for _, number in found.followed]
+    assert (max(numbers), min(numbers) >= 2) == (AT_ONCE, True)
+    # Fewer than it allows from then on.
+    assert numbers[-1] <= at_once(HALVED_S)
 
 
 def test_the_page_has_every_experiment_and_its_charts() -> None:

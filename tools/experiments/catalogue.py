@@ -3,6 +3,7 @@
 from tools.experiments.adaptive_queue import adaptive_queue
 from tools.experiments.bulkhead_isolation import bulkhead_isolation
 from tools.experiments.following import following
+from tools.experiments.following_at_once import following_at_once
 from tools.experiments.little import little
 from tools.experiments.load_steps import load_steps
 from tools.experiments.local_capacity import local_capacity, local_capacity_in_real_time
@@ -39,7 +40,7 @@ SIMULATED: dict[str, Experiment] = {
     "T27": shared_key,
 }
 #: In virtual time, and too long for a test.
-LONG: dict[str, Experiment] = {"T28": following, "T29": token_reserve}
+LONG: dict[str, Experiment] = {"T28": following, "T29": token_reserve, "T30": following_at_once}
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
     "T2": one_bad_pod,

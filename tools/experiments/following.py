@@ -63,7 +63,7 @@ def following() -> Result:
         finally:
             server.stop()
     rows = [("vendor", "", "429s", "429s in the 2 min after the halving", "used of what the others leave")]
-    rows += [(vendor, name, *_figures(runs)) for (vendor, name), runs in found.items()]
+    rows += [(vendor, name, *figures(runs)) for (vendor, name), runs in found.items()]
     result = Result(
         key="T28",
         title="Following a vendor",
@@ -94,32 +94,32 @@ def following() -> Result:
     usual, silent = found[SILENT, CONFIGURED], found[SILENT, FOLLOWS]
     stated = found[STATED, FOLLOWS]
     result.check(
-        f"Without headers, {share(_refused(silent), 1)} of the calls are refused, instead of"
-        f" {share(_refused(usual), 1)}",
-        _refused(silent) <= min(0.03, _refused(usual) / 2),
+        f"Without headers, {share(refused(silent), 1)} of the calls are refused, instead of"
+        f" {share(refused(usual), 1)}",
+        refused(silent) <= min(0.03, refused(usual) / 2),
     )
-    result.check(f"{share(_goodput(silent), 1)} of what the others leave is used", _goodput(silent) >= 0.9)
-    result.check(f"With headers, {share(_refused(stated), 1)} are refused", _refused(stated) <= 0.01)
+    result.check(f"{share(goodput(silent), 1)} of what the others leave is used", goodput(silent) >= 0.9)
+    result.check(f"With headers, {share(refused(stated), 1)} are refused", refused(stated) <= 0.01)
     result.check(
-        f"{_after_halving(stated):.0f} are refused in the two minutes after the halving",
-        _after_halving(stated) <= 60,
+        f"{after_halving(stated):.0f} are refused in the two minutes after the halving",
+        after_halving(stated) <= 60,
     )
-    result.check(f"{share(_goodput(stated), 1)} of what the others leave is used", _goodput(stated) >= 0.95)
+    result.check(f"{share(goodput(stated), 1)} of what the others leave is used", goodput(stated) >= 0.95)
     return result
 
 
-def _refused(runs: list[Found]) -> float:
+def refused(runs: list[Found]) -> float:
     return median(one.refused / one.requests for one in runs)
 
 
-def _after_halving(runs: list[Found]) -> float:
+def after_halving(runs: list[Found]) -> float:
     return median(sum(HALVED_S <= at < HALVED_S + 120 for at in one.refusals) for one in runs)
 
 
-def _goodput(runs: list[Found]) -> float:
+def goodput(runs: list[Found]) -> float:
     left = sum(min(OFFERED_PER_S, (1 - OTHERS) * allowed(second) / 60) for second in range(int(SECONDS)))
     return median(one.ok / left for one in runs)
 
 
-def _figures(runs: list[Found]) -> tuple[str, str, str]:
-    return (share(_refused(runs), 1), f"{_after_halving(runs):.0f}", share(_goodput(runs), 1))
+def figures(runs: list[Found]) -> tuple[str, str, str]:
+    return (share(refused(runs), 1), f"{after_halving(runs):.0f}", share(goodput(runs), 1))

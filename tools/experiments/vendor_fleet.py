@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fuseboard.batching.settlements import LEFT_WAIT_S
 from fuseboard.calling.failures import ROOM_AGAIN_MS
 from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Algorithm
 from fuseboard.learning.headers import stated_limits
 from fuseboard.learning.remaining import left_of
 from tests.agents.models.learner import Learner
@@ -33,6 +34,9 @@ class Answer:
 
 class Vendor(Protocol):
     def ask(self, at: float) -> Answer: ...
+
+    def ended(self) -> None:
+        """A call that it answered well has ended."""
 
 
 @dataclass
@@ -67,6 +71,9 @@ class Bucket:
         }
         return Answer(good, headers, 0.0 if good else (1 - self.level) / per_s)
 
+    def ended(self) -> None:
+        """Counts no calls in progress."""
+
 
 @dataclass
 class FixedMinute:
@@ -87,6 +94,25 @@ class FixedMinute:
             "RateLimit-Reset": f"{reset_s:.0f}",
         }
         return Answer(good, headers, 0.0 if good else reset_s)
+
+    def ended(self) -> None:
+        """Counts no calls in progress."""
+
+
+@dataclass
+class AtOnce:
+    """Allows so many calls in progress. Its answers say nothing, and its 429s name no time."""
+
+    most: Callable[[float], float]
+    busy: int = 0
+
+    def ask(self, at: float) -> Answer:
+        good = self.busy < int(self.most(at))
+        self.busy += good
+        return Answer(good)
+
+    def ended(self) -> None:
+        self.busy -= 1
 
 
 @dataclass
@@ -116,18 +142,22 @@ class Fleet:
     def _now_us(self, at: float) -> int:
         return self.began_us + int(at * 1_000_000)
 
-    def wants(self, pod: int, at: float) -> bool:
-        """Whether the pod makes a call."""
+    def wants(self, pod: int, at: float) -> str | None:
+        """The token of the call that the pod makes; ``None`` if it makes none."""
         if self.store is None:
-            return True
+            return ""
         self.asked[pod] += 1
         self.store.now_us = self._now_us(at)
-        return at >= self.paused_until and self.store.admit().granted == 1
+        allowed = at >= self.paused_until and self.store.admit().granted == 1
+        return f"b{self.store.batches}.1" if allowed else None
 
-    def answered(self, pod: int, at: float, answer: Answer) -> bool:
+    def answered(self, pod: int, at: float, answer: Answer, token: str) -> bool:
         """Whether the pod has a figure to send that it did not have before."""
         if self.store is None:
             return False
+        if self.limit.algorithm is Algorithm.CONCURRENCY:
+            self.store.now_us = self._now_us(at)
+            self.store.settle(tokens=(token,))
         self.sent[pod] += 1
         self.refused[pod] += not answer.good
         if not answer.good:
@@ -200,28 +230,34 @@ def play(
         if what == "call":
             at(now + draw.expovariate(OFFERED_PER_S), "call")
             at(now, "try", draw.randrange(PODS), 0)
-        elif what == "try" and fleet.wants(more[0], now):
+        elif what == "try" and (token := fleet.wants(more[0], now)) is not None:
             answer = vendor.ask(now)
             takes_s = ANSWER_S * draw.uniform(0.5, 1.5) if answer.good else REFUSAL_S
-            at(now + takes_s, "answer", *more, answer)
+            at(now + takes_s, "answer", *more, answer, token)
         elif what == "answer":
-            pod, tried, answer = more
+            pod, tried, answer, token = more
             found.answers.append(now)
             if answer.good:
+                vendor.ended()
                 found.ok += 1
             else:
                 found.refusals.append(now)
                 if tried < fleet.retries:
                     own_s = min(8, 0.5 * 2**tried) * draw.uniform(0.75, 1)
                     at(now + max(answer.wait_s or 0, own_s), "try", pod, tried + 1)
-            if fleet.answered(pod, now, answer):
+            if fleet.answered(pod, now, answer, token):
                 at(now + LEFT_WAIT_S, "send", pod)
         elif what == "send":
             fleet.send(more[0], now)
         elif what == "other":
             at(now + draw.expovariate(others_per_s(now)), "other")
             found.others += 1
-            found.others_refused += not vendor.ask(now).good
+            if vendor.ask(now).good:
+                at(now + ANSWER_S, "ended")
+            else:
+                found.others_refused += 1
+        elif what == "ended":
+            vendor.ended()
         elif what == "report":
             at(now + TICK_US / 1e6 * draw.uniform(0.8, 1.2), "report", *more)
             limit = fleet.report(more[0], now)

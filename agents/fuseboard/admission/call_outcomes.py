@@ -11,6 +11,7 @@ from fuseboard.admission.seen_limits import SeenLimits, Totals
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.reports import Reports
+from fuseboard.calling.failures import ROOM_AGAIN_MS
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import SeenLimit
 from fuseboard.contract.words import BreakerState, Mode, Outcome, Reason
@@ -37,6 +38,8 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
     seen_limits: SeenLimits = field(default_factory=SeenLimits)
     #: Dependency -> calls that the vendor has refused because of a limit.
     limited: dict[str, int] = field(default_factory=dict)
+    #: Dependency -> such calls whose answer asked for no longer pause than any 429: perhaps too many at once.
+    limited_shortly: dict[str, int] = field(default_factory=dict)
     #: Dependency and limit -> the number that applies instead of the configured one.
     followed: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -77,6 +80,8 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
                 self.finish(charge)
         if cooldown_ms and outcome is NEUTRAL:
             self.limited[permit.dependency] = self.limited.get(permit.dependency, 0) + 1
+            if cooldown_ms <= ROOM_AGAIN_MS:
+                self.limited_shortly[permit.dependency] = self.limited_shortly.get(permit.dependency, 0) + 1
         # Count the successes before this outcome first.
         breaker.tally.count()
         self.counters.call(permit.dependency, outcome, permit.failure)

@@ -66,6 +66,8 @@ class FollowedLimits:
         self._limits: dict[str, tuple[Limit, ...]] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._numbers: dict[tuple[str, str], _Number] = {}
+        #: Dependencies with slots and other limits: refusals that name a time are about the others.
+        self._mixed: frozenset[str] = frozenset()
         self._floor_percent = 0
         self._timer: asyncio.TimerHandle | None = None
         outcomes.configuration.listen(self.adopt)
@@ -87,6 +89,12 @@ class FollowedLimits:
             for dependency in snapshot.policy.dependencies
             if self._floor_percent and (limits := tuple(filter(follows, dependency.vendor_limits)))
         }
+        self._mixed = frozenset(
+            dependency.name
+            for dependency in snapshot.policy.dependencies
+            if {limit.algorithm is Algorithm.CONCURRENCY for limit in dependency.vendor_limits}
+            == {True, False}
+        )
         kept = {(name, limit.name) for name, limits in self._limits.items() for limit in limits}
         for known in (self._seen, self._numbers, self._outcomes.followed):
             for key in known.keys() - kept:
@@ -94,12 +102,15 @@ class FollowedLimits:
         for name, limits in self._limits.items():
             for limit in limits:
                 # The calls that the pod saw before are not about this limit.
-                self._seen.setdefault((name, limit.name), self._totals(name))
+                self._seen.setdefault((name, limit.name), self._totals(name, limit))
             self._apply(name)
 
-    def _totals(self, name: str) -> _Seen:
-        sent, blocked = self._outcomes.counters.calls_of(name, Reason.VENDOR_LIMIT)
-        return _Seen(sent + blocked, sent, self._outcomes.limited.get(name, 0))
+    def _totals(self, name: str, limit: Limit) -> _Seen:
+        outcomes, slots = self._outcomes, limit.algorithm is Algorithm.CONCURRENCY
+        reason = Reason.CONCURRENCY if slots else Reason.VENDOR_LIMIT
+        sent, blocked = outcomes.counters.calls_of(name, reason)
+        refused = outcomes.limited_shortly if slots and name in self._mixed else outcomes.limited
+        return _Seen(sent + blocked, sent, refused.get(name, 0))
 
     def _later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -122,7 +133,7 @@ class FollowedLimits:
         key = keys.learned(outcomes.configuration.environment, name, limit.name).encode()
         if not outcomes.health.usable or not self._store.serves(key):
             return
-        total, before = self._totals(name), self._seen[name, limit.name]
+        total, before = self._totals(name, limit), self._seen[name, limit.name]
         if total.asked == before.asked and now - before.at < QUIET_S:
             return
         total.at = now
@@ -131,7 +142,8 @@ class FollowedLimits:
             outcomes.decisions.server,
             total.asked - before.asked,
             total.sent - before.sent,
-            total.refused - before.refused,
+            # The other count may be lower, if an edit has added the first limit that is not of slots.
+            max(0, total.refused - before.refused),
             outcomes.seen_limits.number(name, limit.name),
             limit.limit,
             self._floor(limit),
@@ -203,6 +215,5 @@ class FollowedLimits:
 
 
 def follows(limit: Limit) -> bool:
-    """Whether the limit can follow. Slots and calendar budgets cannot, and a shadow refuses nothing."""
-    refills = limit.algorithm in (Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET)
-    return limit.limit > 0 and refills and not limit.shadow
+    """Whether the limit can follow. A calendar budget cannot, and a shadow refuses nothing."""
+    return limit.limit > 0 and limit.algorithm is not Algorithm.FIXED_WINDOW and not limit.shadow

@@ -128,6 +128,15 @@ def test_limits_that_do_not_refill_keep_their_own_books(algorithm: str) -> None:
     assert found(pods(said=600, answers=615), limit) == {}
 
 
+def test_slots_get_one_suggestion_when_the_vendor_refuses_calls() -> None:
+    limit = VendorLimit(name="at-once", measure="calls", algorithm="concurrency", limit=20, window_s=60)
+    seen = found(pods(2, said=600, answers=615, others=10**6, sent=500, refused=20), limit)
+    assert list(seen) == ["refused"]
+    number, words = seen["refused"]
+    assert number == 4
+    assert words.endswith("refused 40 of 1,000 calls (4 %) of 2 pods, and stated no lower limit.")
+
+
 def test_a_shadow_gets_no_suggestion() -> None:
     limit = VendorLimit(
         name="rate", measure="calls", algorithm="sliding_window", limit=900, window_s=60, shadow=True
