@@ -70,7 +70,9 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("templates", "Templates", "limits"),
         PageLink("vendor_accounts", "Accounts", "vendor bill pools money api key"),
         PageLink("models", "Models", "llm price list prices aliases usd tokens pool"),
-        PageLink("costs", "Costs", "models llm tokens money usd bill spend ledger tenants month"),
+        PageLink(
+            "costs", "Costs", "models llm tokens money usd bill spend ledger tenants month invoices drift"
+        ),
         PageLink("budgets", "Budgets", "costs spend spent money tokens usage projected month raise"),
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),

@@ -70,6 +70,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
     "costs": "/costs",
+    "invoices": "/costs/invoices",
     "budgets": "/budgets",
     "add_budget": "/budgets/new",
     "changes": "/changes",

@@ -40,6 +40,8 @@ _ACTIONS = {
     "dependency.set": ("Dependency changed", "changed the settings of"),
     "dependency.described": ("Dependency changed", "changed dependency"),
     "counter.cleared": ("Counter cleared", "cleared a counter of"),
+    "invoice.removed": ("Invoice removed", "removed an invoice of"),
+    "invoice.set": ("Invoice entered", "entered an invoice of"),
     "drill.begun": ("Drill started", "started a drill on"),
     "drill.ended": ("Drill ended", "ended the drill on"),
     "edit_freeze.begun": ("Edits frozen", "froze edits of"),

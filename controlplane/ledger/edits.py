@@ -53,6 +53,7 @@ def tidy(now: datetime | None = None) -> None:
     delete_rows("ledger_usagehour", "at < %s", [now - timedelta(days=settings.LEDGER_KEPT_HOURS_D)])
     delete_rows("ledger_usageday", "day < %s", [(now - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()])
     delete_rows("ledger_usagetotal", "day < %s", [(now - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()])
+    delete_rows("ledger_invoice", "month < %s", [(now - timedelta(days=settings.LEDGER_KEPT_DAYS_D)).date()])
     delete_rows("ledger_usagereceipt", "at < %s", [now - _RECEIPTS])
 
 

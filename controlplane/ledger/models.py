@@ -1,6 +1,8 @@
-"""The tables of the ledger. Rows are added up by ``controlplane.ledger.rows``, and never edited."""
+"""The tables of the ledger. People enter invoices. ``controlplane.ledger.rows`` adds to the others."""
 
 from django.db import models
+
+from fuseboard.contract.budgets import MAX_BUDGET
 
 
 class Amounts(models.Model):
@@ -88,6 +90,27 @@ class UsageTotal(Amounts):
 
     def __str__(self) -> str:
         return f"{self.environment} {self.day}"
+
+
+class Invoice(models.Model):
+    """The total of a vendor for an account and a month, as a person entered it."""
+
+    environment = models.CharField(max_length=64)
+    account = models.CharField(max_length=64)
+    #: The first day of the month.
+    month = models.DateField()
+    micro_usd = models.BigIntegerField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["environment", "account", "month"], name="invoice_once"),
+            models.CheckConstraint(
+                condition=models.Q(micro_usd__range=(0, MAX_BUDGET)), name="invoice_range"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.account} {self.month:%Y-%m}"
 
 
 class UsageReceipt(models.Model):

@@ -21,6 +21,14 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
+from controlplane.ledger.invoices import (
+    ALERTING_MONTHS,
+    Drift,
+    Entered,
+    compare,
+    months_to_enter,
+    read_entered,
+)
 from controlplane.ledger.reading import read_jump, read_spent_today, read_unpriced
 from controlplane.refusals.callers import RefusedCaller, most_refused
 from controlplane.same_fields import made_from
@@ -45,6 +53,8 @@ USUAL_H = 7 * 24
 #: Hours of a tenant below which nothing is usual.
 _MIN_HOURS = 12
 _USUAL_AGAIN_S = 600.0
+#: The ledger of the months of invoices is summed again after this time: late calls and new prices change it.
+_COMPARED_AGAIN_S = 600.0
 #: Refusals of one caller are added up over this time.
 _REFUSED_FOR = timedelta(minutes=10)
 #: A token that has expired is named for this time.
@@ -98,6 +108,8 @@ class _Reader:
         self._read: dict[str, tuple[float, Watched]] = {}
         #: Environment and tenant -> when it was read, and the rate.
         self._usual: dict[tuple[str, str], tuple[float, float]] = {}
+        #: Environment -> when its invoices were compared, which ones, and the result.
+        self._compared: dict[str, tuple[float, tuple[Entered, ...], tuple[Drift, ...]]] = {}
         #: Environment -> tenants whose budgets the first reading needs, busy or not.
         self._first: dict[str, frozenset[str]] = {}
 
@@ -123,6 +135,7 @@ class _Reader:
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
                 callers=seen.kept("series", lambda: _callers(environment), before.callers),
                 **seen.kept("series", lambda: _spending(environment), _spending_of(before)),
+                drifts=seen.kept("series", lambda: self._drifts_of(environment), before.drifts),
                 **seen.kept(
                     "series",
                     lambda: read_vendor_limits(environment),
@@ -149,6 +162,7 @@ class _Reader:
         with self._lock:
             self._read.clear()
             self._usual.clear()
+            self._compared.clear()
             self._first.clear()
 
     def _usual_of(self, environment: str, tenants: Collection[str]) -> dict[str, float]:
@@ -160,6 +174,15 @@ class _Reader:
             known[environment, tenant] = now, per_s
         usual = {tenant: known[environment, tenant][1] for tenant in tenants}
         return {tenant: per_s for tenant, per_s in usual.items() if per_s > 0}
+
+    def _drifts_of(self, environment: str) -> tuple[Drift, ...]:
+        """Invoices and accounts are read each time, so that a correction counts at once."""
+        entered = read_entered(environment, months=months_to_enter()[:ALERTING_MONTHS])
+        at, before, drifts = self._compared.get(environment, (float("-inf"), (), ()))
+        if entered != before or time.monotonic() - at >= _COMPARED_AGAIN_S:
+            at, drifts = time.monotonic(), compare(environment, entered)
+            self._compared[environment] = (at, entered, drifts)
+        return drifts
 
 
 class _NoAnswer(Exception):

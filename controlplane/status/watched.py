@@ -6,6 +6,7 @@ from typing import Literal
 
 from django.conf import settings
 
+from controlplane.ledger.invoices import Drift
 from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.refusals.callers import RefusedCaller
 
@@ -215,5 +216,7 @@ class Watched:
     #: Limits that follow their vendor, below the configured number; and a pod of each vendor that is refused.
     followed: tuple[FollowedLimit, ...] = ()
     odd_pods: tuple[OddPod, ...] = ()
+    #: Invoices of the last months that are over, with the ledger beside them.
+    drifts: tuple[Drift, ...] = ()
     #: Sources whose figures above are older, or missing.
     blind: tuple[Blind, ...] = ()

@@ -59,6 +59,7 @@ PAGES = {
     "weekly": "/weekly-summary",
     "alert_rules": "/alerts/rules?edit=429",
     "costs": "/costs",
+    "invoices": "/costs/invoices",
     "budgets": "/budgets",
     "add_budget": "/budgets/new",
     "edit": "/edit/tier?key=pro",

@@ -19,6 +19,7 @@ SubjectKind = Literal[
     "configuration",
     "costs",
     "hot_keys",
+    "invoices",
     "locks",
     "quota",
     "schedules",

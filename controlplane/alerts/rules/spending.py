@@ -3,6 +3,7 @@
 from typing import Any
 
 from controlplane.alerts.rules.rule import Headline, Rule, Scope, Subject, Threshold, Timing, jumping
+from controlplane.ledger.invoices import Drift
 from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.phrases import count, moment, percent, usd
 from controlplane.status.watched import Spent
@@ -21,6 +22,11 @@ _EACH_BURNING = Scope[Spent](
     ],
     key=lambda one: one.key,
     subject=lambda one: Subject(kind="budgets", name=one.tenant),
+)
+_EACH_DRIFT = Scope[Drift](
+    each=lambda status: status.facts.watched.drifts,
+    key=lambda one: f"{one.account}/{one.month:%Y-%m}",
+    subject=lambda _: Subject(kind="invoices"),
 )
 _JUMP = Scope[SpendJump](
     each=lambda status: [one for one in (status.facts.watched.spend_jump,) if one is not None],
@@ -57,6 +63,27 @@ SPENDING_RULES: tuple[Rule[Any], ...] = (
         weight=445,
         handled="A spent budget refuses or degrades calls until its period ends, unless it only warns.",
         runbook="budget-burns",
+    ),
+    Rule[Drift](
+        key="drift",
+        describes="the ledger is not what the invoice of a vendor says",
+        # The part of the invoice by which the ledger is above or below it.
+        threshold=Threshold(warning=0.01, least=0.0001, most=10.0),
+        test=lambda one: one.is_whole,
+        value=lambda one: one.size,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=60),
+        needs="series",
+        needs_gateway=False,
+        scope=_EACH_DRIFT,
+        text=lambda one: (
+            f"The ledger of account {one.account} is {percent(one.size)}"
+            f" {'above' if one.share > 0 else 'below'} its invoice of {one.month:%B %Y}"
+        ),
+        detail=lambda one: f"{usd(one.ledger)} in the ledger, {usd(one.invoiced)} on the invoice.",
+        headline=lambda one: Headline(f"The invoice of {one.account}", "is", "not what the ledger says"),
+        weight=487,
+        runbook="invoice-drift",
     ),
     Rule[SpendJump](
         key="spend-jump",

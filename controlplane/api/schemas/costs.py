@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Annotated
 
 from ninja import Schema
+from pydantic import Field
 
 from controlplane.api.schemas import FromObject
+from controlplane.api.schemas.edits_in import ReasonIn
 from controlplane.ledger.reading import Costs, Line, Summary, Sums, Wanted
+from fuseboard.contract.budgets import MAX_BUDGET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +98,26 @@ class CostsOut(FromObject):
     @staticmethod
     def resolve_projected_micro_usd(found: CostsFound) -> int | None:
         return found.summary.projected
+
+
+class InvoiceIn(ReasonIn):
+    micro_usd: Annotated[
+        int, Field(ge=0, le=MAX_BUDGET, description="The total, in millionths of a US dollar.")
+    ]
+
+
+class InvoiceOut(FromObject):
+    account: str
+    #: The first day of the month.
+    month: date
+    #: Micro-USD on the invoice, and in the ledger of the account.
+    invoiced: int
+    ledger: int
+    #: The part of the invoice by which the ledger is above it, or below it if negative: 0.01 is 1 %.
+    share: float
+    #: The first day of the ledger. If it is later than the first of the month, the share says nothing.
+    counted_from: date | None
+
+
+class InvoicesOut(Schema):
+    invoices: list[InvoiceOut]

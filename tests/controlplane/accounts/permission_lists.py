@@ -211,6 +211,9 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/refusals/top", None, "viewer"),
     ("GET", f"{API}/error-budgets", None, "viewer"),
     ("GET", f"{API}/costs", None, "viewer"),
+    ("GET", f"{API}/costs/invoices", None, "viewer"),
+    ("PUT", f"{API}/costs/invoices/main/2026-01", {"micro_usd": 1, **WHY}, "admin"),
+    ("DELETE", f"{API}/costs/invoices/main/2026-01?reason=for+a+test", None, "admin"),
     ("GET", f"{API}/refusals/samples/999999", None, "viewer"),
     ("POST", f"{API}/counters/clear", {"tenant": "acme", "limit": "requests", **WHY}, "operator"),
     ("POST", f"{API}/erasures", {"kind": "ip", "value": "203.0.113.7", **WHY}, "admin"),
@@ -337,6 +340,13 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/weekly-summary", {"receiver": "gone"}, "admin"),
     ("GET", "/weekly-summary.md", None, "viewer"),
     ("GET", "/costs", None, "viewer"),
+    ("GET", "/costs/invoices", None, "viewer"),
+    (
+        "POST",
+        "/costs/invoices",
+        {"act": "save", "account": "main", "month": "2026-01", "amount": "1", **WHY},
+        "admin",
+    ),
     ("GET", "/budgets", None, "viewer"),
     ("GET", "/budgets/new", None, "admin"),
     (

@@ -1,11 +1,12 @@
 """Cases of the rules about tenants, vendors, budgets, backlogs and expiry, as in ``test_alert_rules``."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, TenantFigures
+from controlplane.ledger.invoices import Drift
 from controlplane.ledger.reading import SpendJump, Unpriced
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.refusals.dependencies import RefusedBy
@@ -72,6 +73,18 @@ def of_budget(number: int, **more: Any) -> Facts:
     """Micro-USD spent of 1 USD."""
     money: dict[str, Any] = {"measure": "micro_usd", "limit": 1_000_000}
     return spent(number, tenant="", name="main/budget:month", title="month", account="main", **money, **more)
+
+
+def drifted(ledger_usd: int) -> Facts:
+    """The ledger beside an invoice of 100 USD."""
+    one = Drift(
+        account="main",
+        month=date(2026, 10, 1),
+        invoiced=100_000_000,
+        ledger=ledger_usd * 1_000_000,
+        counted_from=date(2026, 3, 2),
+    )
+    return facts(watched=Watched(drifts=(one,)))
 
 
 def jumped(usd: int) -> Facts:
@@ -278,6 +291,13 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "Budget month of account main ends after 25 % of its period. That is if spending goes on like this."
         " Its period ends at 03:13 UTC on 20 November. Less than 50 % of its period is a warning.",
         of_budget(300_000, gone_after=0.5),
+    ),
+    (
+        ("drift", "warning"),
+        drifted(103),
+        "The ledger of account main is 3 % above its invoice of October 2026. 103.00 USD in the ledger,"
+        " 100.00 USD on the invoice. More than 1 % is a warning.",
+        drifted(101),
     ),
     (
         ("spend-jump", "warning"),
