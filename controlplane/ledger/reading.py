@@ -8,10 +8,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Case, F, Min, QuerySet, Sum, When
+from django.db.models import Case, F, Max, Min, QuerySet, Sum, When
 from django.db.models.functions import TruncDate
 
-from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
+from controlplane.ledger.models import UsageDay, UsageHour, UsageReceipt, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS
 
 #: The things that lines can be about.
@@ -263,6 +263,12 @@ def busiest_tenants(environment: str, now: datetime, *, most: int, among: QueryS
 def read_months(environment: str) -> list[date]:
     """The first days of the months with a call, the newest first."""
     return list(UsageTotal.objects.filter(environment=environment).dates("day", "month", order="DESC"))
+
+
+def read_last_report(environment: str) -> datetime | None:
+    """When the last pod reported what it used. The calls since then are not in the ledger yet."""
+    found = UsageReceipt.objects.filter(environment=environment).aggregate(at=Max("at"))["at"]
+    return found if isinstance(found, datetime) else None
 
 
 def read_unpriced(environment: str, now: datetime) -> tuple[Unpriced, ...]:

@@ -1,8 +1,9 @@
 """Three lines of a weekly summary: what calls to models cost, which model, and which tenant, cost most."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 
-from controlplane.ledger.reading import Costs, Wanted, read_costs
+from controlplane.ledger.reading import Costs, Sums, Wanted, read_costs
 from controlplane.phrases import count, percent, usd
 from controlplane.policies.models import Tenant
 from controlplane.weekly.sections import Line, Opens, Section
@@ -16,12 +17,13 @@ def model_costs(week: Week) -> tuple[Section, ...]:
     if not total.calls:
         return ()
     before = _costs(week, "day", weeks=1).total
-    calls = count(total.calls, "call", grouped=True)
+    spent = [f"{usd(total.micro_usd)} for {count(total.calls, 'call', grouped=True)}"]
+    if before.calls:
+        spent.append(f"{usd(before.micro_usd)} in the week before")
     lines = [
         Line(
             name="All models",
-            found=f"{usd(total.micro_usd)} for {calls}, {usd(before.micro_usd)} in the week before;"
-            f" caching saved {usd(total.saved_micro_usd)}, {usd(total.wasted_micro_usd)} was wasted",
+            found="; ".join(part for part in (", ".join(spent), ", ".join(_of_it(total))) if part),
             opens=Opens.COSTS,
         )
     ]
@@ -49,6 +51,14 @@ def model_costs(week: Week) -> tuple[Section, ...]:
     return (
         Section(title="Costs of models", lines=tuple(lines), known="From the ledger, in UTC.", nothing=""),
     )
+
+
+def _of_it(total: Sums) -> Iterator[str]:
+    """Without a price of cached input, nothing is known of what caching saved."""
+    if total.saved_micro_usd:
+        yield f"caching saved {usd(total.saved_micro_usd)}"
+    if total.wasted_micro_usd:
+        yield f"{usd(total.wasted_micro_usd)} was wasted"
 
 
 def _costs(week: Week, by: str, *, weeks: int = 0) -> Costs:

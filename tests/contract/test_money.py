@@ -3,7 +3,7 @@
 import pytest
 
 from fuseboard.contract.budgets import MAX_BUDGET
-from fuseboard.contract.money import micro_usd_of, usd, usd_digits
+from fuseboard.contract.money import micro_usd_of, usd, usd_decimals, usd_digits
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,10 @@ from fuseboard.contract.money import micro_usd_of, usd, usd_digits
         (1, "0.000001 USD", "0.000001 USD"),
         (4_000, "0.004 USD", "0.004 USD"),
         (75_000, "0.075 USD", "0.075 USD"),
-        (99_999, "0.099999 USD", "0.099999 USD"),
+        (99_999, "0.10 USD", "0.099999 USD"),
+        (27_331, "0.027 USD", "0.027331 USD"),
+        (1_234, "0.0012 USD", "0.001234 USD"),
+        (17, "0.000017 USD", "0.000017 USD"),
         (104_999, "0.10 USD", "0.104999 USD"),
         (2_500_000, "2.50 USD", "2.50 USD"),
         (12_505_000, "12.51 USD", "12.505 USD"),
@@ -25,6 +28,23 @@ from fuseboard.contract.money import micro_usd_of, usd, usd_digits
 )
 def test_money_has_the_digits_that_matter(micro: int, shown: str, exact: str) -> None:
     assert (usd(micro), usd(micro, exact=True)) == (shown, exact)
+
+
+@pytest.mark.parametrize(
+    ("micro", "beside", "shown"),
+    [
+        (27_331, 13_000_000, "0.03 USD"),
+        (400, 13_000_000, "less than 0.01 USD"),
+        (-400, 13_000_000, "more than -0.01 USD"),
+        (0, 13_000_000, "0 USD"),
+        (100_400, 27_331, "0.100 USD"),
+        (2_000_000, 27_331, "2.000 USD"),
+        (99, 99, "0.000099 USD"),
+        (4, 0, "less than 0.01 USD"),
+    ],
+)
+def test_amounts_beside_each_other_have_the_same_decimals(micro: int, beside: int, shown: str) -> None:
+    assert usd(micro, decimals=usd_decimals(beside)) == shown
 
 
 @pytest.mark.parametrize("micro", [0, 1, 4_000, 75_000, 2_500_000, 50_000_000_000, MAX_BUDGET])

@@ -10,6 +10,7 @@ import pytest
 from shown import text_of
 
 from controlplane.editing import edits
+from controlplane.ledger.models import UsageReceipt
 from controlplane.status.read_watched import _spending, forget
 from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
 from tests.people import ADA
@@ -77,7 +78,7 @@ def test_the_month_is_summed_and_listed_by_model_those_without_a_price_first(
         "This month 13.00 USD 1,207 calls",
         "Saved by caching 1.62 USD 24.9 % of input is cached",
         "Wasted 0.04 USD 3 answers not finished",
-        "Estimated 0.051 USD 301 calls without usage",
+        "Estimated 0.05 USD 301 calls without usage",
     ):
         assert figure in shown
     first, second = rows(html)
@@ -85,6 +86,41 @@ def test_the_month_is_summed_and_listed_by_model_those_without_a_price_first(
     assert "no price for 2 calls" in first
     assert second.startswith("gpt-5.2 openai 13.00 USD 100 % 1,205 1,200 40 25 % 1.62 USD 0.04 USD")
     assert "25 % of calls estimated" in second
+
+
+def test_amounts_beside_each_other_have_the_same_decimals(log_in: Any, production: str) -> None:
+    """Tiles had 13.00, 0.051 and 0.027331 USD."""
+    put_day(today(), micro_usd=27_331, wasted=1, wasted_micro_usd=1_960, estimated=1, estimated_micro_usd=90)
+    html = page(log_in)
+    for figure in ("This month 0.027 USD", "Wasted 0.002 USD", "Estimated less than 0.001 USD"):
+        assert figure in text_of(html)
+    put_day(today(), model="large", micro_usd=13_000_000)
+    html = page(log_in)
+    for figure in ("This month 13.03 USD", "Wasted less than 0.01 USD", "Estimated less than 0.01 USD"):
+        assert figure in text_of(html)
+    assert [row.split(" USD")[0] for row in rows(html)] == ["large openai 13.00", "gpt-5.2 openai 0.03"]
+
+
+def test_caching_without_a_lower_price_saves_an_unknown_sum(log_in: Any, production: str) -> None:
+    """ "0 USD" stood there as a fact: without a price of cached input, that of all input applies."""
+    put_day(today(), calls=4, fresh=100, cached=300, micro_usd=5_000_000)
+    html = page(log_in)
+    assert "Saved by caching no lower price 75 % of input is cached" in text_of(html)
+    assert rows(html)[0].endswith("75 % no lower price")
+    put_day(today(), model="mini", fresh=100, micro_usd=1_000_000)
+    assert rows(page(log_in))[1].endswith("100 0"), "nothing was cached"
+
+
+def test_the_page_says_when_a_pod_reported_last(log_in: Any, month: None) -> None:
+    assert "report of a pod" not in text_of(page(log_in))
+    named = {"environment": "production", "server": "shop-1", "number": 3}
+    now = datetime.now(UTC)
+    UsageReceipt.objects.create(boot="a", at=now, **named)
+    UsageReceipt.objects.create(boot="b", at=now - timedelta(minutes=1), **named)
+    assert f"The last report of a pod came at {now:%H:%M:%S} UTC" in text_of(page(log_in))
+    before = now - timedelta(days=3)
+    UsageReceipt.objects.update(at=before)
+    assert f"came at {before:%H:%M:%S} UTC on {before:%-d %B}." in text_of(page(log_in))
 
 
 def test_a_link_leads_from_a_line_to_those_behind_it(log_in: Any, month: None) -> None:
@@ -163,6 +199,9 @@ def test_the_file_has_every_line(log_in: Any, month: None) -> None:
     found = list(csv.reader(StringIO(b"".join(answer.streaming_content).decode())))
     assert found[0][:4] == ["Tenant", "Cost", "Share", "Calls"]
     assert len(found) == 1 + 133
+    cheapest = next(line for line in found if line[0] == "tenant-17")
+    assert cheapest[1] == "0.000017", "numbers in USD, which a sheet can sum"
+    assert found[1][:2] == ["acme-retail", "12.50"]
 
 
 def test_the_overview_leads_to_the_tenant_that_spends_most(log_in: Any, month: None) -> None:

@@ -190,7 +190,7 @@ def test_every_form_of_a_budget_and_of_an_account_stands_below_its_own_heading(a
 def test_an_amount_below_a_cent_is_not_shown_as_nothing(ada: Any, limits: Any) -> None:
     assert ada.post("/budgets/money/new", new(amount="0.004")).status_code == 302
     spend(limits, keys.account_budget("production", "openai-main", "openai-main-month"), 1_234)
-    assert "0.004 USD per month 0.001234 USD, 30.9 %" in text_of(ada.get("/budgets").content.decode())
+    assert "0.004 USD per month 0.0012 USD, 30.9 %" in text_of(ada.get("/budgets").content.decode())
     assert "0.004 USD per month" in page(ada.get(WHERE))
     assert "0.004 USD per month" in page(ada.get("/accounts"))
     assert "amount 0.004 USD" in page(ada.get("/audit")).replace("<wbr>", "")

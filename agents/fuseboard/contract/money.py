@@ -3,31 +3,42 @@
 import re
 
 _MICRO = 1_000_000
-#: A smaller amount shows all its digits: rounded to cents, it would be nothing, or another amount.
+_DECIMALS = 6
+#: A smaller amount shows two digits: rounded to cents, it would be nothing, or another amount.
 _SMALL = _MICRO // 10
-_CENT = _MICRO // 100
 
 _TYPED = re.compile(r"(?P<whole>[0-9]{1,10})(?:\.(?P<decimals>[0-9]{1,6}))?", re.ASCII)
 WRONG_USD = "Enter USD with at most 6 decimals, such as 2.50."
 
 
-def usd_digits(micro_usd: int) -> str:
-    """2500000 to ``2.50``, 75000 to ``0.075``: exact, as a form has it."""
-    sign, (whole, decimals) = "-" if micro_usd < 0 else "", divmod(abs(micro_usd), _MICRO)
-    return f"{sign}{whole:,}.{f'{decimals:06}'.rstrip('0'):0<2}"
+def usd_digits(micro_usd: int, *, decimals: int = 2) -> str:
+    """2500000 to ``2.50``, 75000 to ``0.075``: exact, as a form has it. With at least so many decimals."""
+    sign, (whole, rest) = "-" if micro_usd < 0 else "", divmod(abs(micro_usd), _MICRO)
+    return f"{sign}{whole:,}.{f'{rest:06}'.rstrip('0'):0<{decimals}}"
 
 
-def usd(micro_usd: int, *, exact: bool = False) -> str:
-    """``1,234.50 USD``, ``0.0042 USD``, ``0 USD``: in whole cents from a tenth of a USD on.
+def usd_decimals(micro_usd: int) -> int:
+    """The decimals of an amount: cents from a tenth of a USD on, and two digits of a smaller one."""
+    size = abs(micro_usd)
+    return 2 if not size or size >= _SMALL else min(_DECIMALS, _DECIMALS + 2 - len(str(size)))
 
-    ``exact`` is for what people have set: a price, or the amount of a budget.
+
+def usd(micro_usd: int, *, exact: bool = False, decimals: int | None = None) -> str:
+    """``1,234.50 USD``, ``0.0042 USD``, ``0 USD``.
+
+    ``exact`` is for what people have set: a price, or the amount of a budget. ``decimals`` are those of the
+    amounts beside it, so that people can compare them.
     """
     if not micro_usd:
         return "0 USD"
-    if not exact and abs(micro_usd) >= _SMALL:
-        sign = -1 if micro_usd < 0 else 1
-        micro_usd = sign * ((abs(micro_usd) + _CENT // 2) // _CENT * _CENT)
-    return f"{usd_digits(micro_usd)} USD"
+    if exact:
+        return f"{usd_digits(micro_usd)} USD"
+    step = 10 ** (_DECIMALS - (usd_decimals(micro_usd) if decimals is None else decimals))
+    rounded = (abs(micro_usd) + step // 2) // step * step * (-1 if micro_usd < 0 else 1)
+    if not rounded:
+        nothing = usd_digits(step)
+        return f"less than {nothing} USD" if micro_usd > 0 else f"more than -{nothing} USD"
+    return f"{usd_digits(rounded, decimals=decimals or 2)} USD"
 
 
 def micro_usd_of(text: str) -> int:

@@ -19,6 +19,7 @@ from controlplane.ledger.reading import (
     Wanted,
     month_of,
     read_costs,
+    read_last_report,
     read_months,
     read_summary,
 )
@@ -26,6 +27,7 @@ from controlplane.phrases import count, percent, usd
 from controlplane.policies.models import Tenant
 from dashboard.tables.table_files import rows_listed
 from dashboard.views.page import show, text_parameter
+from fuseboard.contract.money import usd_decimals, usd_digits
 
 #: Lines on the page. A file has more.
 _SHOWN = 100
@@ -41,20 +43,32 @@ class CostRow:
     #: The lines behind this one.
     href: str
     share: str
+    #: All amounts of the table have this number of decimals.
+    decimals: int
     #: The state of a registered tenant, ``stop`` or ``suspended``; empty for other lines.
     stop: str = ""
 
     @property
     def cost(self) -> str:
-        return usd(self.line.micro_usd)
+        return usd(self.line.micro_usd, decimals=self.decimals)
 
     @property
     def saved(self) -> str:
-        return usd(self.line.saved_micro_usd) if self.line.cached or self.line.written else ""
+        return _saved(self.line, self.decimals) if self.line.cached or self.line.written else ""
 
     @property
     def wasted(self) -> str:
-        return usd(self.line.wasted_micro_usd) if self.line.wasted else ""
+        return usd(self.line.wasted_micro_usd, decimals=self.decimals) if self.line.wasted else ""
+
+    @property
+    def in_usd(self) -> dict[str, str]:
+        """Column -> exact numbers, for files and for the order."""
+        line = self.line
+        return {
+            "cost": _number(line.micro_usd),
+            "saved": _number(line.saved_micro_usd) if self.saved else "",
+            "wasted": _number(line.wasted_micro_usd) if self.wasted else "",
+        }
 
     @property
     def cached(self) -> str:
@@ -87,7 +101,8 @@ def costs(request: HttpRequest) -> HttpResponse:
     wanted = Wanted(by=given.get("by", GROUPS[0]), since=since, until=until, **filters)
     found = read_costs(environment, wanted, most=rows_listed(request, _SHOWN))
     summary = read_summary(environment, now)
-    rows = [_row(given, wanted, line, found.total) for line in found.lines]
+    decimals = usd_decimals(found.total.micro_usd)
+    rows = [_row(given, wanted, line, found.total, decimals) for line in found.lines]
     states = _stops(environment, found.lines) if wanted.by == "tenant" else {}
     return show(
         request,
@@ -108,7 +123,7 @@ def costs(request: HttpRequest) -> HttpResponse:
         cut=found.cut,
         figures=_figures(summary, now),
         month_cost=usd(summary.month.micro_usd) if summary.month.calls else "",
-        sentences=list(_sentences(summary, today)),
+        sentences=list(_sentences(summary, read_last_report(environment), now)),
     )
 
 
@@ -188,7 +203,7 @@ def _months(
         yield words, _here(given, month=this, day=None), is_shown
 
 
-def _row(given: dict[str, str], wanted: Wanted, line: Line, total: Sums) -> CostRow:
+def _row(given: dict[str, str], wanted: Wanted, line: Line, total: Sums, decimals: int) -> CostRow:
     if wanted.by == "day":
         # With a model and a tenant, or a service, nothing else is left to divide a day by.
         by = next((name for name in _groups(wanted) if name != "day"), "model")
@@ -200,7 +215,7 @@ def _row(given: dict[str, str], wanted: Wanted, line: Line, total: Sums) -> Cost
         href = _here(given, by=then if then in others else "day", **{wanted.by: line.name})
         name = line.name or _NAMELESS[wanted.by]
     share = percent(line.micro_usd / total.micro_usd) if total.micro_usd else ""
-    return CostRow(line=line, name=name, href=href, share=share)
+    return CostRow(line=line, name=name, href=href, share=share, decimals=decimals)
 
 
 def _total(total: Sums) -> str:
@@ -211,40 +226,59 @@ def _total(total: Sums) -> str:
 def _figures(summary: Summary, now: datetime) -> list[Figure]:
     month, today = summary.month, summary.today
     end = month_of(now.astimezone(UTC).date())[1]
+    decimals = usd_decimals(month.micro_usd)
+
+    def money(micro_usd: int) -> str:
+        return usd(micro_usd, decimals=decimals)
+
+    cached = f"{percent(month.cached_share)} of input is cached"
     return [
-        Figure("This month", usd(month.micro_usd), count(month.calls, "call", grouped=True)),
-        Figure("Today, UTC", usd(today.micro_usd), count(today.calls, "call", grouped=True)),
+        Figure("This month", money(month.micro_usd), count(month.calls, "call", grouped=True)),
+        Figure("Today, UTC", money(today.micro_usd), count(today.calls, "call", grouped=True)),
         Figure(
             "Projected",
-            "too early" if summary.projected is None else usd(summary.projected),
+            "too early" if summary.projected is None else money(summary.projected),
             "known after a whole day of calls"
             if summary.projected is None
             else f"on {end:%-d %B}, like the last 7 days",
         ),
-        Figure(
-            "Saved by caching",
-            usd(month.saved_micro_usd),
-            f"{percent(month.cached_share)} of input is cached",
-        ),
+        Figure("Saved by caching", _saved(month, decimals), cached),
         Figure(
             "Wasted",
-            usd(month.wasted_micro_usd),
+            money(month.wasted_micro_usd),
             f"{count(month.wasted, 'answer', grouped=True)} not finished",
         ),
         Figure(
             "Estimated",
-            usd(month.estimated_micro_usd),
+            money(month.estimated_micro_usd),
             f"{count(month.estimated, 'call', grouped=True)} without usage",
         ),
     ]
 
 
-def _sentences(summary: Summary, today: date) -> Iterator[str]:
+def _saved(sums: Sums, decimals: int) -> str:
+    """Without its own price, cached input costs as much as all input: what the vendor asks is not known."""
+    if sums.cached and not sums.saved_micro_usd:
+        return "no lower price"
+    return usd(sums.saved_micro_usd, decimals=decimals)
+
+
+def _number(micro_usd: int) -> str:
+    return usd_digits(micro_usd).replace(",", "")
+
+
+def _sentences(summary: Summary, reported: datetime | None, now: datetime) -> Iterator[str]:
     if not summary.month.calls:
         return
+    today = now.astimezone(UTC).date()
     yield f"Since 1 {today:%B}, by the prices at the time of each call."
+    if reported is not None:
+        at = reported.astimezone(UTC)
+        day = "" if at.date() == today else f" on {at:%-d %B}"
+        yield f"The last report of a pod came at {at:%H:%M:%S} UTC{day}."
     if summary.projected is not None:
-        yield f"{usd(summary.projected)} at the end of the month, if it goes on like in the last 7 days."
+        projected = usd(summary.projected, decimals=usd_decimals(summary.month.micro_usd))
+        yield f"{projected} at the end of the month, if it goes on like in the last 7 days."
     if summary.month.unpriced:
         calls = count(summary.month.unpriced, "call", grouped=True)
         yield f"{calls} had no price, and cost nothing here."

@@ -36,6 +36,13 @@ def test_a_week_with_calls_has_three_lines(production: str) -> None:
     ]
 
 
+def test_the_first_week_has_no_week_before_and_no_sum_that_is_not_known(production: str) -> None:
+    """ "caching saved 0 USD" stood there without a price of cached input."""
+    put_day(BEGINS, tenant="acme", micro_usd=9_000_000, calls=3, fresh=1, cached=9)
+    (section,) = model_costs(week_of("production", BEGINS))
+    assert section.lines[0].found == "9.00 USD for 3 calls"
+
+
 def test_a_tenant_that_is_not_registered_has_no_name(production: str) -> None:
     put_day(BEGINS, tenant="stranger", micro_usd=1)
     (section,) = model_costs(week_of("production", BEGINS))
