@@ -51,7 +51,9 @@ def _vendors(state: State) -> Answer:
 
 def _stated(state: State) -> Answer:
     limits = {(name, row.name): row.limit for name, row in state.vendor_limits}
-    stated = {key: state.stated[key].number for key in sorted(limits) if key in state.stated}
+    heard = {key: state.stated[key] for key in sorted(limits) if key in state.stated}
+    # One pod alone, or few answers, are no evidence, as for a suggestion.
+    stated = {key: one.number for key, one in heard.items() if one.is_proven}
     return each(
         [
             f"{'/'.join(key)} is {limits[key]:,}, the vendor states {number:,}"
@@ -61,7 +63,7 @@ def _stated(state: State) -> Answer:
         stated,
         "are higher than the vendor allows",
         "None is higher",
-        none="No vendor has stated a limit to a running pod.",
+        none="No vendor has stated a limit in 20 answers to two running pods.",
     )
 
 

@@ -129,6 +129,8 @@ class Spent:
     warn_percent: int = 0
     #: The part of its period after which it is spent, if spending goes on like this; ``None`` if it lasts.
     gone_after: float | None = None
+    #: When that is, in unix seconds.
+    gone_at: float | None = None
 
     @property
     def share(self) -> float:

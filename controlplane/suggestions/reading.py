@@ -1,11 +1,20 @@
 """The limits of one vendor, and all that is known of them: for the page of the dependency, and the API."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median_low
 
-from controlplane.fleet.stated_limits import PodSeen, agreed, applied, seen_limits
+from controlplane.fleet.stated_limits import (
+    PodSeen,
+    agreed,
+    applied,
+    least_pods,
+    others_share,
+    proven,
+    refused_calls,
+    seen_limits,
+)
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, VendorLimit
@@ -40,6 +49,8 @@ class LearnedLimit:
     left: int | None
     #: Charged here in the last 10 minutes because the vendor had less left: spent by others.
     others: int
+    #: The part of the limit that this is, as far as several pods prove it.
+    others_share: float
 
     @property
     def applied(self) -> int:
@@ -65,10 +76,15 @@ class Learned:
     #: How far limits follow their vendor, in percent of the configured number; 0 for not at all.
     floor_percent: int
     #: Calls of the last 10 minutes, those that the vendor refused because of a limit, and those that our
-    #: limits refused.
+    #: limits refused: as pods report them.
     sent: int
     refused: int
     blocked: int
+    #: The part that the vendor refuses, and the calls that our limits refuse: what several pods prove.
+    refused_share: float
+    proven_blocked: int
+    #: Only one pod makes calls, so that no other one can prove what it reports.
+    is_one_pod: bool
     limits: Sequence[LearnedLimit]
     suggestions: Sequence[Suggestion]
 
@@ -79,22 +95,47 @@ def read_learned(environment: str, dependency: str) -> Learned:
     slug = row.slug
     found = Dependency.objects.filter(environment=row, name=dependency)
     rows = list(VendorLimit.objects.filter(dependency__in=found).order_by("name"))
-    seen = seen_limits(slug, dependency)
-    spent = spent_limits(slug, dependency, rows)
-    # Each row of a pod has the figures of all its calls to the dependency.
-    pods = {one.pod: one for reported in seen.values() for one in reported}.values()
-    return Learned(
-        dependency=dependency,
+    return learned_of(
+        dependency,
+        rows,
+        {limit: pods for (_, limit), pods in seen_limits(slug, dependency).items()},
         floor_percent=tuning_of(row).vendor_floor_percent,
-        sent=sum(one.sent for one in pods),
-        refused=sum(min(one.refused, one.sent) for one in pods),
-        blocked=sum(one.blocked for one in pods),
-        limits=[_limit(limit, seen.get((dependency, limit.name), ()), spent) for limit in rows],
+        spent=spent_limits(slug, dependency, rows),
         suggestions=present_suggestions(slug, dependency),
     )
 
 
-def _limit(limit: LimitColumns, pods: Collection[PodSeen], spent: dict[str, int]) -> LearnedLimit:
+def learned_of(
+    dependency: str,
+    limits: Collection[LimitColumns],
+    seen: Mapping[str, Collection[PodSeen]],
+    *,
+    floor_percent: int = 0,
+    spent: Mapping[str, int],
+    suggestions: Sequence[Suggestion] = (),
+) -> Learned:
+    """``seen`` has what pods report, by limit."""
+    # Each row of a pod has the figures of all its calls to the dependency.
+    pods = {one.pod: one for reported in seen.values() for one in reported}.values()
+    least = least_pods(pods)
+    refused, sent = refused_calls(pods, least=least)
+    return Learned(
+        dependency=dependency,
+        floor_percent=floor_percent,
+        sent=sum(one.sent for one in pods),
+        refused=sum(min(one.refused, one.sent) for one in pods),
+        blocked=sum(one.blocked for one in pods),
+        refused_share=min(1.0, refused / sent) if sent else 0.0,
+        proven_blocked=proven([one.blocked for one in pods], least=least),
+        is_one_pod=least == 1,
+        limits=[_limit(limit, seen.get(limit.name, ()), spent, least) for limit in limits],
+        suggestions=suggestions,
+    )
+
+
+def _limit(
+    limit: LimitColumns, pods: Collection[PodSeen], spent: Mapping[str, int], least: int
+) -> LearnedLimit:
     stated, followed = agreed(pods), applied(pods)
     left = [one.left for one in pods if one.left is not None and stated and one.said == stated.number]
     return LearnedLimit(
@@ -113,4 +154,5 @@ def _limit(limit: LimitColumns, pods: Collection[PodSeen], spent: dict[str, int]
         since=datetime.fromtimestamp(stated.since, UTC) if stated and stated.since else None,
         left=median_low(left) if left else None,
         others=sum(one.others for one in pods),
+        others_share=others_share(pods, limit.limit, limit.window_s, least=least),
     )

@@ -79,14 +79,18 @@ class Budget:
         return 100 * self.spent / self.limit if self.limit else 100.0
 
     @property
-    def gone_after(self) -> float | None:
-        """The part of its period after which it is spent, if that goes on like this; ``None`` if it lasts,
-        or if it is too early to say.
+    def gone_at(self) -> float | None:
+        """When it is spent, if that goes on like this, in unix seconds; ``None`` if it lasts, or if it is too
+        early to say.
         """
         if not self.projected or self.projected < self.limit:
             return None
-        spent_in = self.limit * (self.ends - self.since) / self.projected
-        return (self.since - self.began + spent_in) / (self.ends - self.began)
+        return self.since + self.limit * (self.ends - self.since) / self.projected
+
+    @property
+    def gone_after(self) -> float | None:
+        """The part of its period after which it is spent; ``None`` as above."""
+        return None if self.gone_at is None else (self.gone_at - self.began) / (self.ends - self.began)
 
     @property
     def percent_words(self) -> str:

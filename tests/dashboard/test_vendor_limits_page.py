@@ -7,7 +7,7 @@ from django.db import OperationalError
 from shown import text_of
 from test_browser_pages import put_suggestions
 
-from controlplane.policies.models import Environment
+from controlplane.policies.models import Dependency, Environment
 from controlplane.suggestions.models import Suggestion
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,7 +52,8 @@ def test_a_viewer_reads_and_cannot_change(log_in: Any) -> None:
     assert "Not this one" not in text
 
 
-def test_without_a_limit_it_is_hidden(log_in: Any) -> None:
+def test_without_a_limit_it_is_hidden_for_what_is_no_vendor(log_in: Any) -> None:
+    Dependency.objects.update(kind="database")
     assert 'id="vendor" aria-labelledby="h-vl" hidden' in " ".join(page(log_in).split())
 
 

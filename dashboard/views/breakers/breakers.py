@@ -227,7 +227,7 @@ def _page(
     if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)
     context |= _runbook(request, found, context["live"])
-    context |= {"dependency_name": name, **vendor_context(request, name, _owner(found))}
+    context |= {"dependency_name": name, **vendor_context(request, context["live"], name, _owner(found))}
     return render(request, "dashboard/breaker.html", context, status=status)
 
 

@@ -14,9 +14,11 @@ from controlplane.policies.models import Dependency
 from controlplane.suggestions.edits import decline_suggestion, present_suggestions
 from controlplane.suggestions.models import Suggestion
 from dashboard.edit_form import EditForm, Errors, run_edit
+from dashboard.live.overview import Live
+from dashboard.live.pool import pool_of, verdict_of
 from dashboard.live.vendor_limits import title_of, vendor_limits_of
 from dashboard.reader import check_owner
-from dashboard.views.page import not_found, show
+from dashboard.views.page import not_found, recent_live, show
 
 
 class DeclineForm(EditForm):
@@ -27,11 +29,16 @@ class DeclineForm(EditForm):
         return "Declined. It comes back when its number changes by 10 %."
 
 
-def vendor_context(request: HttpRequest, name: str, owner: str) -> dict[str, Any]:
+def vendor_context(request: HttpRequest, live: Live, name: str, owner: str) -> dict[str, Any]:
     """Values for the fragment ``vendor`` of the page of a dependency."""
     environment = environment_in(request)
+    vendor, pool = vendor_limits_of(environment, name), pool_of(live, live.breaker(name))
     return {
-        "vendor": vendor_limits_of(environment, name),
+        "vendor": vendor,
+        "verdict": verdict_of(vendor.learned, pool) if vendor is not None else "",
+        "pool": pool,
+        "has_content": vendor is None or bool(vendor.rows) or pool.has_content,
+        "edits_tenants": may(request.user, "edit_tenant", environment),
         "edits_limits": may(request.user, "edit_breaker_policy", environment, service=owner),
         "edits_environment": may(request.user, "edit_quota", environment),
     }
@@ -44,7 +51,8 @@ def vendor_limits(request: HttpRequest, name: str) -> HttpResponse:
     row = Dependency.objects.filter(environment=environment_in(request), name=name).first()
     if row is None:
         return HttpResponse(status=404)
-    context = {"dependency_name": name, **vendor_context(request, name, row.owner)}
+    live = recent_live(environment_in(request))
+    context = {"dependency_name": name, **vendor_context(request, live, name, row.owner)}
     return render(request, "dashboard/vendor_limits.html", context)
 
 

@@ -26,6 +26,9 @@ from tests.people import ADA, create_people
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ADA}
 
+#: What the vendors state: dependency, limit, number, the one that is followed, answers, since when.
+STATED = [["openai", "rate", 500, 0, 10, 1.0], ["small-model", "rate", 900, 0, 10, 1.0]]
+
 
 def today() -> datetime:
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -227,8 +230,9 @@ def _put_pod(production: str) -> None:
         epoch=head.epoch,
         revision=head.revision,
         breakers=closed,
-        seen=[["openai", "rate", 500, 0], ["small-model", "rate", 900, 0]],
+        seen=STATED,
     )
+    put_server("web-8", mode="shared", epoch=head.epoch, revision=head.revision, breakers=closed, seen=STATED)
 
 
 def _put_receiver(production: str) -> None:

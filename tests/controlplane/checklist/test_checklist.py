@@ -20,7 +20,13 @@ from controlplane.series.sealing import write_rows
 from controlplane.series.totals import totals
 from controlplane.status.read_watched import forget
 from tests.controlplane.calling import API
-from tests.controlplane.checklist.checklist_rows import measured, put_poor_rows, put_rich_rows, today
+from tests.controlplane.checklist.checklist_rows import (
+    STATED,
+    measured,
+    put_poor_rows,
+    put_rich_rows,
+    today,
+)
 from tests.controlplane.ledger.ledger_rows import put_hour
 from tests.controlplane.series.test_series_sealing import thing
 from tests.dashboard.fleet_rows import put_server
@@ -95,15 +101,24 @@ def test_a_limit_that_is_higher_than_the_vendor_states_needs_attention(rich: Non
         return next(line for line in checklist("production").lines if line.key == "limit-stated")
 
     assert (line().verdict, line().found) == ("ok", "None is higher (2)")
-    # A pod that says it twice is one pod still.
-    put_server("web-2", seen=[["openai", "rate", 300, 0], ["openai", "rate", 300, 0]])
-    # Two pods differ: one of them may lie, or use another key.
+    # One pod alone may lie, or use another key; here, one that makes no other calls, and says it twice.
+    put_server("web-8", seen=[STATED[1]])
+    Server.objects.filter(name="web-1").update(seen=[STATED[1]])
+    low = ["openai", "rate", 300, 0, 10, 1.0]
+    put_server("web-2", seen=[low, low])
     assert (line().verdict, line().found) == ("ok", "None is higher (1)")
-    put_server("web-3", seen=[["openai", "rate", 300, 0], ["openai", "removed", 1, 1]])
+    # Two pods differ.
+    Server.objects.filter(name="web-1").update(seen=STATED)
+    assert (line().verdict, line().found) == ("ok", "None is higher (1)")
+    put_server("web-3", seen=[low, ["openai", "removed", 1, 1, 10, 1.0]])
     assert (line().verdict, line().found) == (
         "attention",
         "1 of 2 are higher than the vendor allows: openai/rate is 500, the vendor states 300",
     )
+    # So few answers are no evidence.
+    for name in ("web-2", "web-3"):
+        put_server(name, seen=[["openai", "rate", 300, 0, 9, 1.0]])
+    assert (line().verdict, line().found) == ("ok", "None is higher (1)")
     Server.objects.exclude(name="web-9").update(state="gone")
     assert line().verdict == "unchecked"
 
