@@ -36,6 +36,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "breaker": "/breakers/payments-api",
     "breaker_history": "/breakers/payments-api/history",
     "dependency": "/breakers/payments-api/settings",
+    "decline_suggestion": ("breaker", ".offer a[href*='/suggestions/']"),
     "pod_protection": "/protection",
     "servers": "/servers",
     "server": ("/servers", "#rows a[href^='/servers/']"),

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from controlplane.editing import edits
 from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD
 from controlplane.series.models import Entity
 from controlplane.series.reading import read
-from tools.demo.past import make_up
+from controlplane.suggestions.edits import look_for_suggestions, present_suggestions
+from tests.people import ADA
+from tools.demo.past import make_up, suggest
 
 NOW = datetime(2026, 5, 4, 13, 20, 5, tzinfo=UTC)
 
@@ -50,3 +53,20 @@ def test_the_hour_in_which_the_demo_starts_is_sealed_like_any_other() -> None:
     before = read("production", DEPENDENCY, name, **range_)
     assert sealing.seal(NOW + timedelta(hours=4))
     assert read("production", DEPENDENCY, name, **range_) == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_suggestion_is_labelled_as_made_up_and_ends_by_itself() -> None:
+    why: Any = {"environment": "production", "reason": "for a test", "actor": ADA}
+    edits.create_environment(**why)
+    edits.create_dependency(dependency="payments-api", kind="external", **why)
+    edits.set_vendor_limit(
+        dependency="payments-api", name="contract", limit=400, window_s=1, expected_version=None, **why
+    )
+    suggest("production", "payments-api", "contract", number=300, configured=400)
+    (row,) = present_suggestions("production", "payments-api")
+    assert row.evidence.endswith("which the demo made up. Configured: 400 calls per 1 s.")
+    look_for_suggestions(row.last_at + timedelta(minutes=59))
+    assert len(present_suggestions("production", "payments-api")) == 1
+    look_for_suggestions(row.last_at + timedelta(minutes=61))
+    assert present_suggestions("production", "payments-api") == []

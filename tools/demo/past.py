@@ -16,6 +16,7 @@ from controlplane.series.kinds import DEPENDENCY, FLEET, POD, SPAN_S, TENANT, Ki
 from controlplane.series.models import MADE_UP, Entity, Seal, Writer
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import Values, write_rows
+from controlplane.suggestions.models import Suggestion, SuggestionKind
 from tools.demo import scenario
 
 #: How far back there are points of 10 s, of minutes, and of hours.
@@ -59,6 +60,26 @@ def make_up(environment: str, now: datetime | None = None) -> int:
             at += timedelta(hours=1)
         _write_frames(writer.id, things, hour, now)
     return len(things)
+
+
+def suggest(environment: str, dependency: str, limit: str, *, number: int, configured: int) -> None:
+    """Make up that the vendor stated less than is configured: real vendors do, and that of the demo does not.
+
+    As any suggestion, it ends an hour after its evidence.
+    """
+    now = timezone.now()
+    evidence = f"In 1,240 answers to 2 pods the vendor said {number:,} calls per 1 s, which the demo made up."
+    Suggestion.objects.create(
+        environment=environment,
+        dependency=dependency,
+        limit=limit,
+        kind=SuggestionKind.LIMIT,
+        number=number,
+        configured=configured,
+        evidence=f"{evidence} Configured: {configured:,} calls per 1 s.",
+        first_at=now,
+        last_at=now,
+    )
 
 
 _Thing = tuple[Kind, int, float]

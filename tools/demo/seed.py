@@ -23,7 +23,7 @@ from controlplane.policies.models import Dependency, Kind
 from controlplane.policies.protection_presets import preset_of_kind
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
 from tools.demo import model_scenario, scenario
-from tools.demo.past import make_up
+from tools.demo.past import make_up, suggest
 
 ENVIRONMENT = DEFAULT_ENVIRONMENT
 
@@ -31,6 +31,8 @@ DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"
 _TIMEOUT_MS, _MODEL_TIMEOUT_MS = 2_000, 30_000
 
+#: The limit of vendors with a contract.
+_CONTRACT = "contract"
 #: The name of the pods' token.
 _PODS = "demo pods"
 
@@ -48,6 +50,10 @@ def seed() -> Seeded:
         with transaction.atomic():
             _configuration()
         make_up(ENVIRONMENT)
+        flaky = next(one for one in scenario.DEPENDENCIES if one.name == scenario.FLAKY)
+        if flaky.vendor_limit is not None:
+            stated = flaky.vendor_limit * 3 // 4
+            suggest(ENVIRONMENT, flaky.name, _CONTRACT, number=stated, configured=flaky.vendor_limit)
     return Seeded(logins=_people(), agent_token=_token())
 
 
@@ -115,7 +121,7 @@ def _dependency(played: scenario.Dependency) -> None:
         edits.set_vendor_limit(
             environment=ENVIRONMENT,
             dependency=played.name,
-            name="contract",
+            name=_CONTRACT,
             limit=played.vendor_limit,
             window_s=1,
             failure_policy=FailurePolicy.LOCAL_SHARE,
