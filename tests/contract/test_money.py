@@ -34,13 +34,13 @@ def test_money_has_the_digits_that_matter(micro: int, shown: str, exact: str) ->
     ("micro", "beside", "shown"),
     [
         (27_331, 13_000_000, "0.03 USD"),
-        (400, 13_000_000, "less than 0.01 USD"),
-        (-400, 13_000_000, "more than -0.01 USD"),
+        (400, 13_000_000, "< 0.01 USD"),
+        (-400, 13_000_000, "> -0.01 USD"),
         (0, 13_000_000, "0 USD"),
         (100_400, 27_331, "0.100 USD"),
         (2_000_000, 27_331, "2.000 USD"),
         (99, 99, "0.000099 USD"),
-        (4, 0, "less than 0.01 USD"),
+        (4, 0, "< 0.01 USD"),
     ],
 )
 def test_amounts_beside_each_other_have_the_same_decimals(micro: int, beside: int, shown: str) -> None:

@@ -37,7 +37,7 @@ def usd(micro_usd: int, *, exact: bool = False, decimals: int | None = None) -> 
     rounded = (abs(micro_usd) + step // 2) // step * step * (-1 if micro_usd < 0 else 1)
     if not rounded:
         nothing = usd_digits(step)
-        return f"less than {nothing} USD" if micro_usd > 0 else f"more than -{nothing} USD"
+        return f"< {nothing} USD" if micro_usd > 0 else f"> -{nothing} USD"
     return f"{usd_digits(rounded, decimals=decimals or 2)} USD"
 
 

@@ -33,6 +33,8 @@ from fuseboard.contract.money import usd_decimals, usd_digits
 _SHOWN = 100
 #: Parameter -> its word, and what lines of it are by when they are opened.
 _FILTERS = {"model": ("Model", "tenant"), "tenant": ("Tenant", "model"), "service": ("Service", "model")}
+#: Cached input costs as much as all input.
+_NO_LOWER_PRICE = "no lower price"
 _NAMELESS = {"model": "other models", "tenant": "no tenant", "service": "no service"}
 
 
@@ -231,7 +233,7 @@ def _figures(summary: Summary, now: datetime) -> list[Figure]:
     def money(micro_usd: int) -> str:
         return usd(micro_usd, decimals=decimals)
 
-    cached = f"{percent(month.cached_share)} of input is cached"
+    saved, cached = _saved(month, decimals), f"{percent(month.cached_share)} of input is cached"
     return [
         Figure("This month", money(month.micro_usd), count(month.calls, "call", grouped=True)),
         Figure("Today, UTC", money(today.micro_usd), count(today.calls, "call", grouped=True)),
@@ -242,7 +244,9 @@ def _figures(summary: Summary, now: datetime) -> list[Figure]:
             if summary.projected is None
             else f"on {end:%-d %B}, like the last 7 days",
         ),
-        Figure("Saved by caching", _saved(month, decimals), cached),
+        Figure("Saved by caching", saved, cached)
+        if saved != _NO_LOWER_PRICE
+        else Figure("Saved by caching", "unknown", f"{cached}, at {_NO_LOWER_PRICE}"),
         Figure(
             "Wasted",
             money(month.wasted_micro_usd),
@@ -259,7 +263,7 @@ def _figures(summary: Summary, now: datetime) -> list[Figure]:
 def _saved(sums: Sums, decimals: int) -> str:
     """Without its own price, cached input costs as much as all input: what the vendor asks is not known."""
     if sums.cached and not sums.saved_micro_usd:
-        return "no lower price"
+        return _NO_LOWER_PRICE
     return usd(sums.saved_micro_usd, decimals=decimals)
 
 
