@@ -11,8 +11,7 @@ from django.utils import timezone
 
 from controlplane.editing.revise import Revision
 from controlplane.editing.rows.first_version import first_version
-from controlplane.editing.rows.write_budgets import write_accounts, write_budgets
-from controlplane.editing.rows.write_models import write_models
+from controlplane.editing.rows.write_spending import write_accounts, write_budgets, write_models
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
@@ -246,6 +248,29 @@ def test_a_file_prunes_models_and_replaces_their_history(gpt: dict[str, Any], ad
     assert (found["gpt-5.2"].prices[0].input, found["other"].prices) == (1, ())
     apply("models: {}", ada, prune=True)
     assert published() == {}
+
+
+def test_a_file_with_many_models_and_prices_is_written_with_a_few_statements(gpt: dict[str, Any]) -> None:
+    def write(many: int, cost: int, *starts: str) -> int:
+        prices = ", ".join(f'"{start}": {{input: {cost}, output: {cost}}}' for start in starts)
+        models = [f"  m{number}: {{pool: openai, prices: {{{prices}}}}}" for number in range(many)]
+        with CaptureQueriesContext(connection) as captured:
+            apply("\n".join(["models:", *models]), gpt["actor"], prune=True)
+        return len(captured)
+
+    few = write(1, 1, "2025-01-01", "2025-02-01", "2025-03-01")
+    kept = Price.objects.get(model__name="m0", starts_at=datetime(2025, 2, 1, tzinfo=UTC)).pk
+    more = write(60, 2, "2025-01-01", "2025-02-01", "2025-03-01")
+    assert more <= few + 2
+    assert write(60, 3, "2025-02-01", "2025-04-01") <= few + 2
+    assert Price.objects.filter(model__version=2, input=3).count() == 2 * 59
+    # A price that stays keeps its row.
+    assert Price.objects.get(pk=kept).input == 3
+    write(1, 4)
+    assert (Price.objects.count(), Model.objects.get().version) == (0, 4)
+    write(2, 5)
+    # An entity that returns has no version that a client has read.
+    assert all(version > 4 for version in Model.objects.exclude(name="m0").values_list("version", flat=True))
 
 
 def test_an_environment_made_like_another_has_its_models(gpt: dict[str, Any], ada: Any) -> None:

@@ -1,16 +1,51 @@
-"""Writes accounts and budgets, with a few statements for any number of them."""
+"""Writes models with their prices, accounts and budgets, with a few statements for any number of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from controlplane.editing.revise import Revision
 from controlplane.editing.rows.first_version import first_versions
-from controlplane.policies.fields import Fields
+from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import Tenant
 from controlplane.spending.budget_fields import BUDGET_FIELDS, NEW_ACCOUNT
 from controlplane.spending.budget_rows import Account, Budget
+from controlplane.spending.fields import COLUMNS, full_price, read_start
+from controlplane.spending.models import Model, Price
+
+
+def write_models(revision: Revision, changes: Sequence[Changed]) -> None:
+    _write(
+        revision, "model", Model, changes, lambda fields: {name: fields[name] for name in ("aliases", "pool")}
+    )
+    prices = {
+        change.name: limits_in("prices", change.after) for change in changes if change.after is not None
+    }
+    if prices:
+        _write_prices(revision.environment, prices)
+
+
+def _write_prices(environment: str, prices: Mapping[str, Mapping[str, Fields]]) -> None:
+    """Replace the prices of these models. A price that stays keeps its row."""
+    rows = Model.objects.filter(environment_id=environment, name__in=list(prices))
+    numbers = dict(rows.values_list("name", "pk"))
+    put = {
+        (numbers[name], read_start(start)): full_price(columns)
+        for name, starts in prices.items()
+        for start, columns in starts.items()
+    }
+    known = Price.objects.filter(model__in=numbers.values()).values_list("pk", "model", "starts_at")
+    removed = [number for number, *key in known if tuple(key) not in put]
+    if removed:
+        Price.objects.filter(pk__in=removed).delete()
+    Price.objects.bulk_create(
+        [Price(model_id=model, starts_at=at, **columns) for (model, at), columns in put.items()],
+        batch_size=ROWS_PER_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["model", "starts_at"],
+        update_fields=COLUMNS,
+    )
 
 
 def write_accounts(revision: Revision, changes: Sequence[Changed]) -> None:
