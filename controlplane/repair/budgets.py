@@ -138,9 +138,10 @@ def _looked(environment: str, now: datetime) -> Iterable[_Looked]:
         # Pods may report tenants that do not exist, and the most expensive ones may have no budget.
         counted = tenants.filter(Q(tier__name__in=of_tiers.values("tier")) | Q(key__in=own.values("tenant")))
         busy = busiest_tenants(environment, now, most=MAX_TENANTS, among=counted.values("key"))
+    only: dict[str, Any] = {"tenant__in": busy} if many else {}
     counters = [
         *shared_counters(environment),
-        *tenant_counters(environment, busy if many else None),
+        *tenant_counters(environment, most=MAX_COUNTERS, **only),
         *tier_counters(environment, busy),
     ]
     for counter in counters[:MAX_COUNTERS]:

@@ -1,8 +1,8 @@
 """The counters of budgets that pods enforce as such: of accounts, dependencies, tiers and tenants."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from controlplane.policies.models import Tenant
 from controlplane.spending.budget_rows import Budget
@@ -54,9 +54,18 @@ class BudgetCounter:
     row: Budget
 
 
-def shared_counters(environment: str) -> Iterable[BudgetCounter]:
+def budget_counters(
+    environment: str, tenants: Iterable[str], *, most: int, **only: Any
+) -> Iterator[BudgetCounter]:
+    """The counters of all budgets, or ``only`` of some. See ``tenant_counters`` and ``tier_counters``."""
+    yield from shared_counters(environment, **only)
+    yield from tenant_counters(environment, most=most, **only)
+    yield from tier_counters(environment, tenants, **only)
+
+
+def shared_counters(environment: str, **only: Any) -> Iterator[BudgetCounter]:
     """The counters of accounts and dependencies, which all callers share."""
-    rows = Budget.objects.filter(environment=environment, tier="", tenant="").order_by("name")
+    rows = Budget.objects.filter(environment=environment, tier="", tenant="", **only).order_by("name")
     for row in rows:
         if row.account:
             key = keys.account_budget(environment, row.account, row.name)
@@ -65,9 +74,9 @@ def shared_counters(environment: str) -> Iterable[BudgetCounter]:
         yield BudgetCounter(key=key, tenant="", tier="", columns=BudgetColumns.of(row), row=row)
 
 
-def tier_counters(environment: str, busy: Iterable[str]) -> Iterable[BudgetCounter]:
+def tier_counters(environment: str, busy: Iterable[str], **only: Any) -> Iterator[BudgetCounter]:
     """The counters of the budgets of tiers, for these tenants."""
-    of_tiers = Budget.objects.filter(environment=environment).exclude(tier="").order_by("name")
+    of_tiers = Budget.objects.filter(environment=environment, **only).exclude(tier="").order_by("name")
     by_tier: dict[str, list[Budget]] = {}
     for row in of_tiers:
         by_tier.setdefault(row.tier, []).append(row)
@@ -75,10 +84,8 @@ def tier_counters(environment: str, busy: Iterable[str]) -> Iterable[BudgetCount
         return
     tenants = Tenant.objects.filter(environment=environment, deleted=False, key__in=list(busy))
     found = list(tenants.filter(tier__name__in=by_tier).select_related("tier"))
-    replaced = {
-        (row.tenant, row.instead_of)
-        for row in Budget.objects.filter(environment=environment, tenant__in=[one.key for one in found])
-    }
+    own = Budget.objects.filter(environment=environment, tenant__in=[one.key for one in found])
+    replaced = set(own.values_list("tenant", "instead_of"))
     above = _parents(environment, found)
     for tenant in found:
         for row in by_tier[tenant.tier.name]:
@@ -88,16 +95,16 @@ def tier_counters(environment: str, busy: Iterable[str]) -> Iterable[BudgetCount
                 yield BudgetCounter(key=key, tenant=tenant.key, tier=row.tier, columns=columns, row=row)
 
 
-def tenant_counters(environment: str, only: Collection[str] | None = None) -> Iterable[BudgetCounter]:
-    """The counters of the own budgets of all tenants, or ``only`` of these."""
-    own = Budget.objects.filter(environment=environment).exclude(tenant="").order_by("name")
-    rows = list(own if only is None else own.filter(tenant__in=only))
-    wanted = Tenant.objects.filter(
-        environment=environment, deleted=False, key__in={row.tenant for row in rows}
-    ).select_related("tier")
-    tenants = {tenant.key: tenant for tenant in wanted} if rows else {}
+def tenant_counters(environment: str, *, most: int, **only: Any) -> Iterator[BudgetCounter]:
+    """The counters of the first budgets of tenants, at most ``most``: each tenant can have some."""
+    registered = Tenant.objects.filter(environment=environment, deleted=False)
+    rows = Budget.objects.filter(environment=environment, **only).filter(tenant__in=registered.values("key"))
+    found = list(rows.order_by("name")[:most])
+    wanted = registered.filter(key__in={row.tenant for row in found}).select_related("tier")
+    tenants = {tenant.key: tenant for tenant in wanted}
     above = _parents(environment, tenants.values())
-    for row in rows:
+    for row in found:
+        # It may have been removed after its budgets were read.
         if (tenant := tenants.get(row.tenant)) is not None:
             key = _tenant_key(environment, tenant, row.instead_of or row.name, above)
             yield BudgetCounter(
@@ -107,13 +114,7 @@ def tenant_counters(environment: str, only: Collection[str] | None = None) -> It
 
 def counter_of(environment: str, row: Budget, tenant: str = "") -> BudgetCounter | None:
     """The counter of a budget; that of a tier has one for each tenant. ``None`` if it does not count it."""
-    if not (row.tier or row.tenant):
-        found = [one for one in shared_counters(environment) if one.row.pk == row.pk]
-    elif row.tenant:
-        found = [one for one in tenant_counters(environment) if one.row.pk == row.pk]
-    else:
-        found = [one for one in tier_counters(environment, [tenant]) if one.row.pk == row.pk]
-    return found[0] if found else None
+    return next(budget_counters(environment, [tenant], most=1, pk=row.pk), None)
 
 
 def _parents(environment: str, tenants: Iterable[Tenant]) -> dict[str, str]:

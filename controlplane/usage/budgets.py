@@ -21,6 +21,7 @@ from controlplane.series.kinds import DEPENDENCY, FLEET
 from controlplane.series.models import MADE_UP, Entity, Writer
 from controlplane.usage.budget_counters import (
     BudgetCounter,
+    budget_counters,
     shared_counters,
     tenant_counters,
     tier_counters,
@@ -150,7 +151,7 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
         *_of_budgets(tier_counters(environment, {tenant for tenant, _ in busy})),
         *_of_vendors(environment),
         *_of_tiers(environment, busy),
-        *_of_budgets(tenant_counters(environment)),
+        *_of_budgets(tenant_counters(environment, most=MAX_BUDGETS + 1)),
         *_of_tenants(environment),
     ]
     return _read(environment, counters, now)
@@ -158,12 +159,8 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
 
 def use_of_budget(environment: str, title: str, busy: Collection[tuple[str, str]], *, now: float) -> Budgets:
     """Read the use of one budget. Each tenant of a tier spends its own: those of ``busy`` are listed."""
-    counters = [
-        *_of_budgets(shared_counters(environment)),
-        *_of_budgets(tier_counters(environment, {tenant for tenant, _ in busy})),
-        *_of_budgets(tenant_counters(environment)),
-    ]
-    return _read(environment, [one for one in counters if one.title == title], now)
+    found = budget_counters(environment, {tenant for tenant, _ in busy}, most=1, name=title)
+    return _read(environment, list(_of_budgets(found)), now)
 
 
 def _read(environment: str, counters: list[_Counter], now: float) -> Budgets:
@@ -188,15 +185,13 @@ def _read(environment: str, counters: list[_Counter], now: float) -> Budgets:
 
 def one_budget(environment: str, title: str, tenant: str, *, now: float) -> Budget | None:
     """A budget by its name in the configuration; of a tier, as ``tenant`` spends it. ``None`` without one."""
-    found = [*shared_counters(environment), *tenant_counters(environment)]
-    found += tier_counters(environment, {tenant})
-    chosen = [one for one in _of_budgets(found) if one.title == title]
-    if not chosen:
+    found = budget_counters(environment, [tenant], most=1, name=title)
+    one = next(iter(_of_budgets(found)), None)
+    if one is None:
         return None
-    texts = _texts([chosen[0].key])
-    lives = _lives_ms(texts or {}, chosen[:1], now)
-    text = _UNREAD if texts is None else texts[chosen[0].key]
-    return _budget(chosen[0], text, now, lives_ms=lives.get(chosen[0].key, 0))
+    texts = _texts([one.key])
+    lives = _lives_ms(texts or {}, [one], now)
+    return _budget(one, _UNREAD if texts is None else texts[one.key], now, lives_ms=lives.get(one.key, 0))
 
 
 def _counted_since(environment: str) -> dict[str, float]:
