@@ -1,5 +1,8 @@
 """Finds later changes that conflict with a change request."""
 
+from collections.abc import Collection
+from typing import Any
+
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -13,21 +16,45 @@ from controlplane.policies.fields import different
 from controlplane.policies.models import Change
 from controlplane.policies.state import read_state
 
-#: Kinds that other things refer to: without one of them, an edit may no longer be valid.
-_REFERRED_TO = ("tier", "dependency", "template")
+#: Removals of things that others refer to: without one of them, an edit may no longer be valid.
+_REMOVES = Q(kind__in=("tier", "dependency", "template"), after__isnull=True)
 
 
 def changed_since(row: ChangeRequest) -> QuerySet[Change]:
     """Changes made after the request that affect it, newest first."""
-    found = Change.objects.filter(revision__environment=row.environment, revision__number__gt=row.base)
-    mine = ProposedChange.objects.filter(request=row)
-    # References to a removed thing, or followers of a changed template, may have been added since.
-    wide = mine.filter(Q(kind="template") | Q(kind__in=_REFERRED_TO, after__isnull=True)).exists()
-    if not (row.whole or wide):
-        same = Exists(mine.filter(kind=OuterRef("kind"), name=OuterRef("name")))
-        # The removal of a tier, dependency or template conflicts with every request: it may refer to it.
-        found = found.filter(same | Q(kind__in=_REFERRED_TO, after__isnull=True))
+    found = _changes_after(row.environment, row.base)
+    if not (row.whole or _affected_by_any(row.pk).exists()):
+        found = found.filter(_affecting(row.pk))
     return found.select_related("revision").order_by("-revision__number", "kind", "name")
+
+
+def with_conflict(rows: Collection[ChangeRequest]) -> set[int]:
+    """The numbers of the requests that a later change affects, with one query for all of them."""
+    later = _changes_after(OuterRef("environment"), OuterRef("base"))
+    by_any = Q(whole=True) | Q(Exists(_affected_by_any(OuterRef("pk"))))
+    by_one = Exists(later.filter(_affecting(OuterRef(OuterRef("pk")))))
+    found = ChangeRequest.objects.filter(
+        by_any & Q(Exists(later)) | Q(by_one), pk__in=[row.pk for row in rows]
+    )
+    return set(found.values_list("pk", flat=True))
+
+
+def _changes_after(environment: Any, revision: Any) -> QuerySet[Change]:
+    return Change.objects.filter(revision__environment=environment, revision__number__gt=revision)
+
+
+def _affected_by_any(request: Any) -> QuerySet[ProposedChange]:
+    """Proposed changes that conflict with any later change.
+
+    References to a removed thing, or followers of a changed template, may have been added since.
+    """
+    return ProposedChange.objects.filter(Q(kind="template") | _REMOVES, request=request)
+
+
+def _affecting(request: Any) -> Q:
+    """Changes of the same things. A removal affects every request: it may refer to what was removed."""
+    mine = ProposedChange.objects.filter(request=request)
+    return Q(Exists(mine.filter(kind=OuterRef("kind"), name=OuterRef("name")))) | _REMOVES
 
 
 def check_base(row: ChangeRequest, *, making: int | None = None) -> None:

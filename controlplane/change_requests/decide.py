@@ -26,6 +26,7 @@ from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, EditError, InvalidEdit, find
 from controlplane.metric_catalogue import edits as catalogue
+from controlplane.phrases import count
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import VERSIONED
@@ -64,10 +65,8 @@ def approve(
         Approval.objects.create(
             request=row, version=row.version, person=person, actor=actor.name[:200], note=note
         )
-        proposals.count(row)
-        proposals.note(
-            row, "change_request.approved", actor, note or "Approved.", approvals=proposals.agreed(row)
-        )
+        agreed = proposals.count(row).agreed
+        proposals.note(row, "change_request.approved", actor, note or "Approved.", approvals=agreed)
     log.info("change_request.approved", environment=environment, request=request, by=actor.name)
     return row
 
@@ -107,10 +106,9 @@ def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
     """
     try:
         with pending(environment, request, actor) as row:
-            proposals.count(row)
+            standing = proposals.count(row)
             if row.state != RequestState.APPROVED:
-                missing = proposals.needed_of(row) - proposals.agreed(row)
-                text = f"It needs {missing} more approval{'s' * (missing > 1)}. {proposals.why_fewer(row)}"
+                text = f"It needs {count(standing.missing, 'more approval')}. {standing.why_fewer}"
                 raise InvalidEdit({"request": [text.rstrip()]})
             check_author(row)
             _make(row, actor)

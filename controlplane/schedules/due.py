@@ -99,7 +99,7 @@ def _apply(pk: int) -> bool:
             check=lambda found: _check_needs(row, found),
             inside=made,
             # In one transaction: of two processes, one makes a request.
-            proposed=lambda request: _wait(row, request, proposals.why_fewer(approved) if approved else ""),
+            proposed=lambda request: _wait(row, request, approved),
             approved_request=approved.pk if approved is not None else None,
         )
     except _MadeAlready:
@@ -153,8 +153,9 @@ def _check_limits(row: Schedule, change: Changed) -> None:
         raise InvalidEdit({"document": [text]})
 
 
-def _wait(row: Schedule, request: ChangeRequest, why: str) -> None:
+def _wait(row: Schedule, request: ChangeRequest, approved: ChangeRequest | None) -> None:
     """Mark the change as proposed: a person has to approve it, and has nothing to repair."""
+    why = proposals.standing(approved).why_fewer if approved is not None else ""
     after = {"state": ScheduleState.PROPOSED, "change_request": request.pk}
     more = {"request": request.pk, "error": why[:1000]}
     if _end(row.pk, ScheduleState.PROPOSED, "schedule.proposed", after, **more) is None:

@@ -128,6 +128,55 @@ def test_an_approver_sees_the_effect_and_who_still_applies_it(guarded: str, log_
     assert head() == before
 
 
+def test_the_page_counts_all_requests_and_lists_the_newest(
+    guarded: str, log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    from controlplane.approvals.models import Approval, ChangeRequest
+    from dashboard.views.history import change_requests
+
+    def propose(state: str = "open") -> None:
+        row = ChangeRequest.objects.create(
+            environment=guarded,
+            state=state,
+            base=head(),
+            action="tenant.set",
+            reason=WHY,
+            author="bob",
+            persons=["bob"],
+            expires_at=datetime.now(UTC) + timedelta(days=1),
+        )
+        if state == "approved":
+            Approval.objects.create(request=row, version=1, person="olga", actor="olga")
+
+    def queries() -> int:
+        """Queries about requests: the frame of the page asks others."""
+        with CaptureQueriesContext(connection) as asked:
+            client.get("/requests")
+        return sum('FROM "approvals_' in query["sql"] for query in asked)
+
+    client = log_in("ada")
+    for state in ("open", "approved"):
+        propose(state)
+    few = queries()
+    for state in ("open", "open", "open", "open", "approved"):
+        propose(state)
+    assert queries() == few
+    shown = text_of(client.get("/requests").content.decode())
+    assert "5 changes are waiting for approval." in shown
+    assert "2 are approved, and wait until an admin applies them." in shown
+    assert (shown.count("0 of 1"), shown.count("The file has the others")) == (5, 0)
+    monkeypatch.setattr(change_requests, "_MAX_PENDING", 3)
+    shown = text_of(client.get("/requests").content.decode())
+    assert "5 changes are waiting for approval." in shown
+    assert "These are the newest 3 of 5. The file has the others, too." in shown
+    assert shown.count("0 of 1") == 3
+    file = b"".join(client.get("/requests?csv=h-w").streaming_content).decode()
+    assert file.count("0 of 1") == 5
+
+
 @pytest.mark.browser
 def test_one_person_proposes_another_approves_and_the_revision_names_both(
     guarded: str, page: Any, sign_in: Any, chromium: Any, web: str

@@ -1,5 +1,6 @@
 """A change request as a document, and the response for an edit that became one."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Literal
 
@@ -42,14 +43,6 @@ class RequestRow(FromObject):
     revision: int | None
     schedule: int | None
 
-    @staticmethod
-    def resolve_needed(row: ChangeRequest) -> int:
-        return proposals.needed_of(row)
-
-    @staticmethod
-    def resolve_approvals(row: ChangeRequest) -> int:
-        return proposals.agreed(row)
-
 
 def accepted(row: ChangeRequest) -> HttpResponse:
     """202: the edit was accepted but not made. ``Location`` is the change request."""
@@ -61,4 +54,17 @@ def accepted(row: ChangeRequest) -> HttpResponse:
 def row_of(row: ChangeRequest) -> RequestRow:
     if not isinstance(row.created_at, datetime):
         row.refresh_from_db()
-    return RequestRow.model_validate(row)
+    return rows_of([row])[0]
+
+
+def rows_of(rows: Collection[ChangeRequest]) -> list[RequestRow]:
+    """Documents of requests, with as many queries for many as for one."""
+    standings = proposals.standings(rows)
+    same = RequestRow.model_fields.keys() - {"needed", "approvals"}
+    return [
+        RequestRow.model_validate(
+            {name: getattr(row, name) for name in same}
+            | {"needed": standings[row.pk].needed, "approvals": standings[row.pk].agreed}
+        )
+        for row in rows
+    ]

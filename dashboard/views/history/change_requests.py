@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -12,6 +13,7 @@ from controlplane.accounts.permissions import environment_in, require, require_r
 from controlplane.approvals import proposals, rules
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest, RequestState
+from controlplane.approvals.pending import pending_in
 from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
@@ -99,8 +101,8 @@ class DecisionForm(EditForm):
 
 
 def _approved_words(row: ChangeRequest) -> str:
-    missing = proposals.needed_of(row) - proposals.agreed(row)
-    if missing > 0:
+    missing = proposals.standing(row).missing
+    if missing:
         return f"You approved the request. It needs {count(missing, 'more approval')}."
     return "You approved the request. Nothing has changed yet: its author, or another admin, applies it."
 
@@ -146,35 +148,40 @@ def _no_such_request(request: HttpRequest) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    rows = ChangeRequest.objects.filter(environment=environment_in(request))
-    pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MAX_PENDING)]
+    environment = environment_in(request)
+    rows = ChangeRequest.objects.filter(environment=environment)
     past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
-    needed = proposals.needed_in(environment_in(request))
-    lines = [_line(row) for row in pending]
+    needed = proposals.needed_in(environment)
     context = context_of(
         request,
         "requests",
         tabs=change_tabs(request, "requests"),
-        pending=[line for line in lines if line["row"].state == RequestState.OPEN],
-        approved=[line for line in lines if line["row"].state == RequestState.APPROVED],
+        waiting=_lines(request, rows.filter(state=RequestState.OPEN)),
+        approved=_lines(request, rows.filter(state=RequestState.APPROVED)),
+        count=pending_in(environment),
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
         needed=needed,
         choices=[("0", "None"), *map(str, range(1, MAX_NEEDED + 1))],
         chosen=extra.get("typed", {}).get("needed", str(needed)),
-        approvers=rules.approvers(environment_in(request)),
+        approvers=rules.approvers(environment),
         **extra,
     )
     return render(request, "dashboard/requests.html", context, status=status)
 
 
-def _line(row: ChangeRequest) -> dict[str, Any]:
-    return {
-        "row": row,
-        "words": proposal_words(row.action),
-        "agreed": proposals.agreed(row),
-        "needed": proposals.needed_of(row),
-        "conflict": conflicts.changed_since(row).exists(),
-    }
+def _lines(request: HttpRequest, rows: QuerySet[ChangeRequest]) -> list[dict[str, Any]]:
+    """The newest of these requests, with as many queries for many as for one."""
+    newest = list(rows.order_by("-pk")[: rows_listed(request, _MAX_PENDING)])
+    standings, conflicting = proposals.standings(newest), conflicts.with_conflict(newest)
+    return [
+        {
+            "row": row,
+            "words": proposal_words(row.action),
+            "standing": standings[row.pk],
+            "conflict": row.pk in conflicting,
+        }
+        for row in newest
+    ]
 
 
 def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -199,8 +206,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         to_come=row.pending,
         previous=page - 1 if page > 1 else None,
         next=page + 1 if row.changed > start + most else None,
-        agreed=proposals.agreed(row),
-        needed=proposals.needed_of(row),
+        standing=proposals.standing(row),
         approvals=approved,
         has_approved=any(
             each.person == request.user.get_username() and each.version == row.version for each in approved

@@ -12,7 +12,7 @@ from controlplane.api.http.pages import newest_page
 from controlplane.api.http.problems import problem
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
 from controlplane.api.schemas.operations_out import ChangeOut
-from controlplane.api.schemas.proposals import RequestRow, accepted, row_of
+from controlplane.api.schemas.proposals import RequestRow, accepted, row_of, rows_of
 from controlplane.approvals import proposals, rules
 from controlplane.approvals.models import MAX_NEEDED, ChangeRequest
 from controlplane.change_requests import conflicts, decide
@@ -93,7 +93,8 @@ def list_requests(
     rows = ChangeRequest.objects.filter(environment=environment_of(environment).slug)
     if state:
         rows = rows.filter(state=state)
-    return newest_page(rows, limit, before=before)
+    page = newest_page(rows, limit, before=before)
+    return page | {"items": rows_of(page["items"])}
 
 
 @router.get("/{number}", response=RequestDetail)
