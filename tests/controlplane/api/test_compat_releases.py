@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from controlplane import redis_acl
+from controlplane.fleet.older_agents import unenforced_words
 from tests.contract.compat import release
 from tests.contract.compat.processes import EVERY_S, WITHIN_S, serving
 from tests.contract.compat.served import ControlPlane
@@ -71,6 +72,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.unpack(tmp_path_factory.mktemp("release") / "source")
 
 
+#: For agents that count money. The requests and calls of these pods state none.
+WITH_BUDGETS = f"""
+accounts:
+  main: {{pools: [{DEPENDENCY}]}}
+budgets:
+  main-month: {{account: main, amount: 50000000000, period: month}}
+  acme-day: {{tenant: {TENANT}, amount: 1, period: day}}
+"""
+
+
 class Pod:
     """A process with an agent in it."""
 
@@ -93,7 +104,9 @@ class Pod:
 
 
 @contextmanager
-def pod_running(agent: Path, plane: ControlPlane, redis_url: str, folder: Path) -> Iterator[Pod]:
+def pod_running(
+    agent: Path, plane: ControlPlane, redis_url: str, folder: Path, server: str = "pod-1"
+) -> Iterator[Pod]:
     """A pod that imports its agent from the folder ``agent``."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
     environment |= {
@@ -101,7 +114,7 @@ def pod_running(agent: Path, plane: ControlPlane, redis_url: str, folder: Path) 
         "FUSEBOARD_URL": plane.gateway,
         "FUSEBOARD_TOKEN": plane.agent_token,
         "FUSEBOARD_REDIS_URL": redis_url,
-        "FUSEBOARD_SERVER": "pod-1",
+        "FUSEBOARD_SERVER": server,
         "FUSEBOARD_STATE_DIR": str(folder / "state"),
     }
     with subprocess.Popen(
@@ -215,6 +228,34 @@ def test_pods_of_three_versions_share_counters(
             assert spent <= SHARED_LIMIT + unsure, (rules, first, rest)
             if rules[0] == rules[1]:
                 assert spent >= SHARED_LIMIT - unsure, (rules, first, rest)
+
+
+@pytest.mark.parametrize("commit", [release.COMMIT, EARLIER])
+def test_older_pods_decide_as_before_under_accounts_and_budgets_and_are_named(
+    plane: ControlPlane, restricted_url: str, tmp_path: Path, commit: str
+) -> None:
+    """Case L8: a budget of 50,000 USD a month is accepted while pods of version 0.1.0 are in the fleet."""
+    release.need_history(commit)
+    agent = release.unpack(tmp_path / "older", commit) / "agents"
+    plane.apply((CONFIGURATION + WITH_BUDGETS).encode())
+    folder = tmp_path / "new"
+    folder.mkdir()
+    with (
+        pod_running(agent, plane, restricted_url, tmp_path, "old-1") as old,
+        pod_running(release.ROOT / "agents", plane, restricted_url, folder, "new-1") as new,
+    ):
+        for pod in (old, new):
+            the_configuration_arrives(plane, pod)
+        the_limit_is_enforced(old, LIMIT, Counter[str]())
+        for pod in (old, new):
+            assert pod.ask("call", DEPENDENCY)["allowed"]
+        said = "1 of 2 pods does not enforce budgets: their agents are older (old-1). Update them."
+        wait_until(
+            lambda: unenforced_words("production"),
+            within_s=WITHIN_S,
+            every_s=EVERY_S,
+            accept=lambda words: words == said,
+        )
 
 
 HOUR = {"limit": SHARED_LIMIT, "window_s": 3600, "burst": 1, "failure_policy": "fail_closed"}
