@@ -326,6 +326,11 @@ def test_a_change_of_roles_has_an_undo(log_in: Any) -> None:
         late.content.decode()
     )
     assert User.objects.get(username="olga").role == "admin"
+    # Its page has the roles of now, so that Save does not take back what the other person has changed.
+    shown = re.search(r'<select[^>]* name="role".*?</select>', late.content.decode(), re.DOTALL)
+    assert shown is not None
+    assert re.findall(r'value="(\w+)" selected', shown[0]) == ["admin"]
+    assert "Undo of a change" not in late.content.decode()
 
 
 def test_an_undo_keeps_what_another_person_changes_right_after_the_commit(

@@ -265,6 +265,9 @@ def _person(
 ) -> HttpResponse:
     user = User.objects.get(username=name)
     tokens = tokens_of(user)
+    if typed and typed.get("instead_of"):
+        # A refused Undo. Its roles are of before: Save would take back what another person has changed.
+        typed = {"act": "roles"}
     act = typed.get("act", "") if typed else ""
     part = act if act in ("", "roles", "cancel") else "access"
     roles = typed if part == "roles" else {}
