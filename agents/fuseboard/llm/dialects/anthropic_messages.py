@@ -1,9 +1,10 @@
 """Messages of Anthropic. A stream begins with the usage of its input, and ends with that of its output."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from fuseboard.llm.dialects.dialect import Asked, letters_of
 from fuseboard.llm.usage import Usage
@@ -26,6 +27,19 @@ class _Answer(Struct):
     usage: _Usage | None = None
 
 
+class _Whole(_Answer):
+    #: Read apart: nothing in it may cost the usage.
+    content: Raw = Raw(b"null")
+
+
+class _Block(Struct):
+    """A part of a whole answer. The input of a tool is made of tokens as the vendor writes it."""
+
+    text: Any = None
+    thinking: Any = None
+    input: Raw = Raw()
+
+
 class _Delta(Struct):
     text: Any = None
     partial_json: Any = None
@@ -38,8 +52,8 @@ class _Event(Struct):
     usage: _Usage | None = None
 
 
-_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
-_events = msgspec.json.Decoder(_Event)
+_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Whole)
+_events, _blocks = msgspec.json.Decoder(_Event), msgspec.json.Decoder(list[_Block] | None)
 
 
 class AnthropicMessages:
@@ -57,7 +71,11 @@ class AnthropicMessages:
         return None
 
     def read_answer(self, document: bytes, usage: Usage) -> None:
-        self._read(_answers.decode(document).usage, usage, whole=True)
+        found = _answers.decode(document)
+        self._read(found.usage, usage, whole=True)
+        with suppress(msgspec.DecodeError, RecursionError):
+            for block in _blocks.decode(found.content) or ():
+                usage.letters += letters_of(block.text, block.thinking) + len(block.input)
 
     def read_event(self, data: bytes, usage: Usage) -> bool:
         found = _events.decode(data)

@@ -1,9 +1,10 @@
 """Responses of OpenAI. The last event of a stream repeats the whole answer, with its usage."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from fuseboard.llm.dialects.dialect import Asked, letters_of
 from fuseboard.llm.usage import Usage
@@ -29,13 +30,32 @@ class _Answer(Struct):
     usage: _Usage | None = None
 
 
+class _Whole(_Answer):
+    #: Read apart: nothing in it may cost the usage.
+    output: Raw = Raw(b"null")
+
+
+class _Text(Struct):
+    text: Any = None
+    refusal: Any = None
+
+
+class _Item(Struct):
+    """A part of a whole answer: a message, its reasoning as far as it is shown, or a call of a tool."""
+
+    content: list[_Text] | None = None
+    summary: list[_Text] | None = None
+    arguments: Any = None
+    input: Any = None
+
+
 class _Event(Struct):
     delta: Any = None
     response: _Answer | None = None
 
 
-_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
-_events = msgspec.json.Decoder(_Event)
+_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Whole)
+_events, _items = msgspec.json.Decoder(_Event), msgspec.json.Decoder(list[_Item] | None)
 
 
 class OpenAIResponses:
@@ -52,7 +72,13 @@ class OpenAIResponses:
         return None
 
     def read_answer(self, document: bytes, usage: Usage) -> None:
-        self._read(_answers.decode(document).usage, usage)
+        found = _answers.decode(document)
+        self._read(found.usage, usage)
+        with suppress(msgspec.DecodeError, RecursionError):
+            for item in _items.decode(found.output) or ():
+                usage.letters += letters_of(item.arguments, item.input)
+                for text in (*(item.content or ()), *(item.summary or ())):
+                    usage.letters += letters_of(text.text, text.refusal)
 
     def read_event(self, data: bytes, usage: Usage) -> bool:
         found = _events.decode(data)
