@@ -17,25 +17,25 @@ class _Request(Struct):
     n: int | None = None
 
 
-class _Details(Struct):
+class _Details(Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class ChatUsage(Struct):
+class ChatUsage(Struct, gc=False):
     prompt_tokens: int
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
-class _Function(Struct):
+class _Function(Struct, gc=False):
     arguments: Any = None
 
 
-class _ToolCall(Struct):
+class _ToolCall(Struct, gc=False):
     function: _Function | None = None
 
 
-class _Text(Struct):
+class _Text(Struct, gc=False):
     """Texts that are made of tokens."""
 
     content: Any = None
@@ -44,13 +44,13 @@ class _Text(Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(Struct):
+class _Choice(Struct, gc=False):
     finish_reason: str | None = None
     delta: _Text | None = None
     message: _Text | None = None
 
 
-class _Answer(Struct):
+class _Answer(Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: ChatUsage | None = None
 
@@ -103,9 +103,13 @@ class OpenAIChat:
             text = choice.delta or choice.message
             if text is None:
                 continue
-            usage.letters += letters_of(text.content)
+            # Nearly always, an event has this alone.
+            content = text.content
+            if type(content) is str:
+                usage.letters += len(content)
             if text.reasoning_content is not None or text.refusal is not None:
                 usage.letters += letters_of(text.reasoning_content, text.refusal)
-            for call in text.tool_calls or ():
-                if call.function is not None:
-                    usage.letters += letters_of(call.function.arguments)
+            if text.tool_calls:
+                for call in text.tool_calls:
+                    if call.function is not None:
+                        usage.letters += letters_of(call.function.arguments)
