@@ -154,9 +154,10 @@ TENANT_REFUSED = per_environment(
 QUOTA_USED = per_environment(
     "fuseboard_quota_used_ratio",
     Gauge,
-    "Part of a quota or vendor limit of a calendar period that is spent, in its unit, of the 20 most spent.",
+    "Part of a quota or vendor limit of a calendar period that is spent, in its unit, of the 20 most spent. A"
+    " budget has the state warn from its own warn_percent on.",
     WEB,
-    {"tenant": TOP, "dependency": TOP, "quota": TOP, "unit": TOP},
+    {"tenant": TOP, "dependency": TOP, "quota": TOP, "unit": TOP, "state": 5},
     most=TOP,
     panel=Panel(
         _QUOTAS, "Spent of quotas and budgets", lines=("environment", "tenant", "dependency", "quota")
@@ -165,8 +166,7 @@ QUOTA_USED = per_environment(
 QUOTAS = per_environment(
     "fuseboard_quotas",
     Gauge,
-    "Quotas and vendor limits of a calendar period by state: ok, warn (80 %), over (100 %), will_be_over,"
-    " unknown.",
+    "Quotas and vendor limits of a calendar period by state: ok, warn, over (100 %), will_be_over, unknown.",
     WEB,
     {"state": 5},
 )

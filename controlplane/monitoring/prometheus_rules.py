@@ -42,7 +42,9 @@ def _levels(rule: Rule[Any], query: PrometheusQuery) -> Iterator[PrometheusRule]
         if severity not in query.severities:
             continue
         promql, threshold = query.promql, rule.threshold.of(severity)
-        if threshold is not None:
+        if severity == "warning" and query.warning:
+            promql = query.warning
+        elif threshold is not None:
             promql = f"{promql} {threshold * query.scale:.10g}"
         if query.or_critical and severity == "critical":
             promql = f"{promql} or {query.or_critical}"

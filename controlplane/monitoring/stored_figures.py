@@ -111,7 +111,7 @@ def _quotas(environments: list[str]) -> list[Metric]:
             states.add_metric([environment, state], count)
         known = [row for row in rows if row.percent is not None]
         for row in known[: traffic.TOP]:
-            of = [environment, row.tenant, row.dependency, row.name, row.measure]
+            of = [environment, row.tenant, row.dependency, row.name, row.measure, row.state]
             used.add_metric(of, (row.percent or 0.0) / 100)
     return [used, states]
 

@@ -252,6 +252,8 @@ class PrometheusQuery:
     severities: tuple[Severity, ...] = SEVERITIES
     #: This is critical too.
     or_critical: str = ""
+    #: The whole query of a warning, if its threshold is not the same for all.
+    warning: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

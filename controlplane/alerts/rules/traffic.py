@@ -385,6 +385,10 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         prometheus=PrometheusQuery(
             place=330,
             promql="max by (environment, tenant, dependency, quota) (fuseboard_quota_used_ratio) >=",
+            warning=(
+                "max by (environment, tenant, dependency, quota)"
+                ' (fuseboard_quota_used_ratio{state=~"warn|over"})'
+            ),
             summary=(
                 "{{ $value | humanizePercentage }} is spent of {{ $labels.quota }}"
                 " of {{ $labels.tenant }}{{ $labels.dependency }} " + IN_ENVIRONMENT

@@ -208,6 +208,34 @@ DRIVEN: dict[str, tuple[list[dict[str, str]], list[str], list[str], dict[str, st
             "rule": "quota",
         },
     ),
+    "FuseboardQuotaWarning": (
+        [
+            series(
+                "fuseboard_quota_used_ratio",
+                values,
+                tenant="acme",
+                quota=quota,
+                state=state,
+                **PRODUCTION,
+            )
+            for quota, state, values in (
+                ("early", "ok", "0.4x3 stale"),
+                ("early", "warn", "_x3 0.6x40"),
+                ("usual", "ok", "0.6x43"),
+                ("late", "will_be_over", "0.7x43"),
+            )
+        ],
+        ["5m"],
+        ["1m"],
+        {
+            **PRODUCTION,
+            "tenant": "acme",
+            "quota": "early",
+            "severity": "warning",
+            "level": "1",
+            "rule": "quota",
+        },
+    ),
     "FuseboardGatewayAwayCritical": (
         [series("fuseboard_gateway_configuration_age_seconds", "1x8 stale", instance="a")],
         ["10m"],

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.models import Alert, Evaluation
+from controlplane.editing import edits
 from controlplane.fleet.models import Figures, Server
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
@@ -140,12 +141,24 @@ def test_quotas_at_80_and_100_percent(production: str, limits: Any) -> None:
         limits.set(keys.tenant_quota(production, "acme", name), f"{began} {spent}")
     found = exported()
     of = ("quota_used_ratio", "", "production")
-    assert {name: found[*of, name, "acme", "calls"] for name in ("near", "spent", "free")} == {
+    states = {"near": "warn", "spent": "over", "free": "ok"}
+    assert {name: found[*of, name, state, "acme", "calls"] for name, state in states.items()} == {
         "near": 0.85,
         "spent": 1.2,
         "free": 0.01,
     }
     assert (found["quotas", "production", "warn"], found["quotas", "production", "over"]) == (1, 1)
+
+
+def test_a_budget_warns_at_its_own_part(production: str, ada: Any, limits: Any) -> None:
+    fields: dict[str, Any] = {"amount": 100, "period": "month", "tenant": "acme", "expected_version": 0}
+    common = {"environment": production, "reason": "for a test", "actor": ada}
+    began, _ = period_around(int(timezone.now().timestamp() * 1_000_000), Period.MONTH, "UTC")
+    for name, warn_percent in (("early", 50), ("never", 0)):
+        edits.set_budget(**common, budget=name, warn_percent=warn_percent, **fields)
+        limits.set(keys.tenant_budget(production, "acme", name), f"{began} 60")
+    states = {name[3]: name[4] for name in exported() if name[0] == "quota_used_ratio"}
+    assert (states["budget:early"], states["budget:never"] in ("ok", "will_be_over")) == ("warn", True)
 
 
 def test_the_certificate_of_web_expires(production: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
