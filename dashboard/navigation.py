@@ -38,8 +38,8 @@ class PageLink:
 SECTIONS: dict[str, tuple[PageLink, ...]] = {
     "Overview": (PageLink("overview", "Overview", "home start", key="o"),),
     "Incidents": (
-        PageLink("alerts", "Alerts", "firing acknowledge"),
         PageLink("incidents", "Incidents", "postmortem timeline report note outage"),
+        PageLink("alerts", "Alerts", "firing acknowledge"),
         PageLink("runbooks", "Runbooks", "help"),
         PageLink("mutes", "Mutes", "silence maintenance window alerts"),
         PageLink("alert_rules", "Alert rules", "thresholds levels monitoring"),

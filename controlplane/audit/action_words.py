@@ -81,7 +81,7 @@ _ACTIONS = {
     "mute.period_ended": ("Period of a mute ended", "ended this period of the mute of"),
     "override.expired": ("Override expired", "ended the expired override on"),
     "pod_protection.set": ("Protection of pods changed", "changed the protection of pods in"),
-    "plan.applied": ("Plan applied", "applied a plan to"),
+    "plan.applied": ("File applied", "applied a file to"),
     "policy.tenants_repaired": ("Tenants published again", "published tenants again in"),
     "protection.set": ("Protection changed", "changed the protection of"),
     "runbook.created": ("Runbook added", "added runbook"),

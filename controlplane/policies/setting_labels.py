@@ -75,8 +75,8 @@ _PROTECTION = {
     "retry.floor_milli": "Extra retries, per second",
     "shedding.queue_max": "Shed when calls waiting exceed",
     "shedding.p95_percent": "Shed when p95 exceeds, % of the SLA",
-    "shedding.shed_at": "Refuse the lowest tiers above pressure, %",
-    "shedding.shed_hard_at": "Refuse all but the highest tier above pressure, %",
+    "shedding.shed_at": "Refuse the lowest tiers when pressure exceeds, %",
+    "shedding.shed_hard_at": "Refuse all but the highest tier when pressure exceeds, %",
     "readiness.unready_percent": "Unready pods of a service at most, %",
     "readiness.hold_ms": "Pressure lasts, ms",
     "retries_per_s": "Retries of one process, per second",
@@ -85,7 +85,7 @@ _PROTECTION = {
 #: Field -> the stored number for one of the unit that people read and type.
 SCALES: Mapping[str, int] = {"protection.retry.floor_milli": 1_000}
 _UNITS = frozenset(
-    ("ms", "s", "us", "%", "seconds", "percent", "per second", "calls per second", "% of the SLA")
+    ("ms", "s", "\u00b5s", "%", "seconds", "percent", "per second", "calls per second", "% of the SLA")
 )
 
 

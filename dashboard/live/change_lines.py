@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from controlplane.audit.action_words import action_verb, action_words, adds, named_target
+from controlplane.alerts.people.rule_words import target_in_words
+from controlplane.audit.action_words import action_verb, action_words, adds
 from controlplane.status.facts import Change
 from dashboard.words.labels import difference, left_off
 
@@ -74,7 +75,7 @@ def line_of(change: Change) -> ChangeLine:
         action=action_words(change.action, added=added),
         verb=action_verb(change.action, added=added),
         target_kind=change.target_kind,
-        target=named_target(change.target_kind, change.target),
+        target=target_in_words(change.target_kind, change.target),
         reason=change.reason,
         ticket=str((change.after or {}).get("override.ticket", "")),
         before=before,

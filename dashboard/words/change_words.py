@@ -139,9 +139,11 @@ def _rate_lines(
     name: str, was: Fields, now: Fields, moved: list[str], tiers: tuple[str, str]
 ) -> Iterator[ChangeWords]:
     old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
-    before = (rate_words(was) if was else "") + old
+    # The kind of a window that stays is no change.
+    kind = not was or not now or full_columns(was)["algorithm"] != full_columns(now)["algorithm"]
+    before = (rate_words(was, kind_of_window=kind) if was else "") + old
     # An equal rate from elsewhere is a change too: it follows the tier from now on, or no more.
-    after = (rate_words(now) if now else "") + new
+    after = (rate_words(now, kind_of_window=kind) if now else "") + new
     if was and now and limits_calls_at_once(was) and limits_calls_at_once(now):
         yield from _slot_lines(name, was, now, moved)
     if before == after:
@@ -252,6 +254,8 @@ def _is_limit(name: str) -> bool:
 
 
 def _value_in(name: str, fields: Fields) -> str:
+    if name == "raised_to" and name in fields and not fields[name]:
+        return "none"
     if name in ("amount", "raised_to") and fields.get(name) and "measure" in fields:
         return amount_words(fields[name], fields["measure"], exact=True)
     if name in fields:

@@ -10,8 +10,9 @@ from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.editing.plans.difference import what
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields
-from controlplane.policies.history import Changed
+from controlplane.policies.history import Changed, changes_of
 from controlplane.policies.models import Revision
+from controlplane.policies.state import read_entity
 from dashboard.words.change_words import ChangeWords, Tiers, change_words
 
 #: Items of a revision that decide whether it adds or changes.
@@ -66,6 +67,22 @@ class TiersAsOf:
         if number is None:
             number = environment_of(self._environment).revision
         return quotas_to_inherit(entity_as_of(self._environment, number, "tier", tier))
+
+
+class TiersInTime:
+    """The quotas that tenants inherit as of each revision from ``first`` on: two queries for each tier."""
+
+    def __init__(self, environment: str, first: int) -> None:
+        self._later = cache(lambda tier: changes_of(environment, "tier", tier, after=first))
+        self._present = cache(lambda tier: read_entity(environment, "tier", tier))
+
+    def as_of(self, number: int) -> Tiers:
+        return lambda tier: quotas_to_inherit(self._fields(tier, number))
+
+    def _fields(self, tier: str, number: int) -> Fields | None:
+        change = next((one for one in self._later(tier) if one.revision.number > number), None)
+        fields: Fields | None = self._present(tier) if change is None else change.before
+        return fields
 
 
 class TiersWith:

@@ -51,7 +51,7 @@ _WAIT = OwnField(
 )
 #: "Store" is Redis to a reader: the pods' own words for it are in the contract.
 _TUNING_LABELS = {
-    "store_deadline_us": "Deadline of Redis, us",
+    "store_deadline_us": "Deadline of Redis, \u00b5s",
     "store_failures": "Failures of Redis",
     "store_timeouts": "Missed deadlines",
     "ramp_ms": "Ramp up after Redis returns, ms",
@@ -61,7 +61,7 @@ _TUNING_LABELS = {
     "vendor_floor_percent": "Follow vendors down to, percent",
 }
 _TUNING_HINTS = {
-    "store_deadline_us": "a decision waits this long for Redis; 1,000 us are 1 ms",
+    "store_deadline_us": "a decision waits this long for Redis; 1,000 \u00b5s are 1 ms",
     "store_failures": "this many in the failure window: the pod decides alone",
     "failure_window_ms": "failures of Redis count this long",
     "store_timeouts": "this many in the timeout window: the pod decides alone",
@@ -121,7 +121,7 @@ OWN: dict[str, tuple[OwnField, ...]] = {
             OwnField(
                 name=f"tuning.{name}",
                 label=_TUNING_LABELS.get(name)
-                or name.replace("_us", ", us").replace("_ms", ", ms").replace("_", " ").capitalize(),
+                or name.replace("_us", ", \u00b5s").replace("_ms", ", ms").replace("_", " ").capitalize(),
                 hint=_TUNING_HINTS.get(name) or range_words(*_bounds(name)),
                 bounds=_bounds(name),
                 default=getattr(Tuning(), name),

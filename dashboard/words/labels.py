@@ -89,7 +89,11 @@ def _texts(fields: list[str], values: dict[str, Any], words: Callable[[str, Any]
         is_rate = {size, window} <= set(fields) and bool(values.get(size)) and bool(values.get(window))
         if values.get(field) is None or (is_rate and column == "window_s"):
             continue
+        if field == "period" and "amount" in fields:
+            continue
         per = f" per {window_words(values[window])}" if is_rate and column == "limit" else ""
+        if field == "amount" and values.get("period"):
+            per = f" per {values['period']}"
         texts.append(f"{words(field, values[field])}{per}")
     return [text for text in texts if text]
 
@@ -227,6 +231,8 @@ def _value_text(field: str, value: Any) -> str:
         return _REQUEST_STATES.get(str(value), str(value).replace("_", " "))
     if field == "selector":
         return f"token {value}"
+    if field == "at_100":
+        return f"when it is spent: {value}"
     if field in _COUNTED:
         return f"{value:,} {_COUNTED[field]}{'' if value == 1 else 's'}"
     if field == "kind":

@@ -6,8 +6,8 @@ from controlplane.policies.fields import Fields
 from controlplane.policies.limits import full_columns
 
 
-def rate_words(columns: Fields) -> str:
-    """``600 per min, burst 100``; ``50 calls at once`` for concurrency.
+def rate_words(columns: Fields, *, kind_of_window: bool = True) -> str:
+    """``600 per min, burst 100``; ``50 calls at once`` for concurrency; ``600 per min, sliding window``.
 
     A token bucket always has its burst: a burst of 1 refuses nearly every pair of calls at the same moment.
     """
@@ -15,9 +15,10 @@ def rate_words(columns: Fields) -> str:
     if limits_calls_at_once(columns):
         return f"{full['limit']:,} {'call' if full['limit'] == 1 else 'calls'} at once"
     window = full["period"] or window_words(full["window_s"])
-    is_bucket = full["algorithm"] == "token_bucket"
-    kind = f"burst {full['burst']:,}" if is_bucket else full["algorithm"].replace("_", " ")
-    return f"{full['limit']:,} per {window}, {kind}"
+    rate = f"{full['limit']:,} per {window}"
+    if full["algorithm"] == "token_bucket":
+        return f"{rate}, burst {full['burst']:,}"
+    return f"{rate}, {full['algorithm'].replace('_', ' ')}" if kind_of_window else rate
 
 
 def limits_calls_at_once(columns: Fields) -> bool:

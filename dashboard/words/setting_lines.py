@@ -17,6 +17,8 @@ from dashboard.words.entity_fields import OWN
 from dashboard.words.money_words import PRICE_LABELS, price_text
 from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
+#: Fields of a budget whose names do not say enough.
+_BUDGET = {"at_100": "When it is spent", "warn_percent": "Warn at, %"}
 _OWN = {own.name: own.label.partition(":")[0] for each in OWN.values() for own in each}
 #: Prefixes that a form or a plan writes before the name of a limit.
 _LIMITS = frozenset(("limit", "quotas", "vendor_limits", "subject_limits"))
@@ -56,8 +58,10 @@ def value_text(field: str, value: Any) -> str:
         return price_text(column, value)
     if field == "pool" and not value:
         return "by host"
-    if field in ("runbook", "parent") and not value:
+    if field in ("runbook", "parent", "raised_until", "instead_of") and not value:
         return "none"
+    if field == "raised_until":
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %b %Y %H:%M} UTC"
     if value is None or (field.endswith("_until_us") and not value):
         return "off"
     if field.endswith("_until_us"):
@@ -96,7 +100,7 @@ def _name_and_unit(field: str) -> tuple[str, str]:
         return f"{limit}, {lower_first(name)}", unit
     if first == "observe_for_s":
         return _name_and_unit(f"protection.observe.{rest}_until_us")
-    label = LABELS.get(field) or _OWN.get(field) or _SWITCHES.get(field)
+    label = LABELS.get(field) or _OWN.get(field) or _SWITCHES.get(field) or _BUDGET.get(field)
     # The inputs of a setting with a value for each tier of calls.
     if label is None and field.rpartition(".")[2] in TIERS:
         label = LABELS.get(field.rpartition(".")[0])

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.alerts.rules.settings import default_of
 from controlplane.policies.models import Environment
-from tests.dashboard.shown import undo_of
+from tests.dashboard.shown import text_of, undo_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WHY = "Bursts of imports are usual"
@@ -34,6 +34,17 @@ def test_the_page_changes_a_rule_and_restores_it(log_in: Any) -> None:
     assert client.post("/alerts/rules", {"rule": "shed", "act": "reset", "reason": WHY}).status_code == 302
     assert stored() == {}
     assert default_of("shed").threshold.critical == 0.1
+
+
+def test_a_preview_compares_one_time_with_both_values(log_in: Any) -> None:
+    """It compared 24 hours with these values with 30 days with those in force."""
+    typed = {"rule": "429", "warning": "4", "critical": "5", "level": "1", "enabled": "on", "note": ""}
+    shown = text_of(log_in("ada").post("/alerts/rules", {**typed, "act": "preview"}).content.decode())
+    said = (
+        "By the figures of the last 24 hours, it would have fired 0 times with these values, and 0 times with"
+    )
+    assert said in shown
+    assert "0 alerts fired in the last 30 days." in shown
 
 
 def test_a_change_of_another_admin_is_not_lost(log_in: Any) -> None:

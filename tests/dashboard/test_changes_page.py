@@ -8,6 +8,7 @@ import pytest
 from shown import text_of
 
 from controlplane.alerts.models import Alert
+from controlplane.alerts.people.acknowledge import acknowledge_alert
 from controlplane.breakers.models import Transition
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
@@ -367,3 +368,25 @@ def test_own_breakers_of_one_thing_are_read_however_many_others_are_newer(
         own_event("shop-2", "closed -> open", seconds=10.0 + number)
     own_event("shop-1", "closed -> open", seconds=600.0)
     assert any("shop-1 opened its own breaker" in line for line in lines(page(log_in, "?thing=shop-1")))
+
+
+def test_a_new_quota_of_a_tenant_is_compared_with_that_of_its_tier(log_in: Any, production: str) -> None:
+    """All fields of the quota were listed as changes, and the limit of the tier before was not."""
+    common: dict[str, Any] = {"environment": production, "reason": WHY, "actor": ADA, "quota": "requests"}
+    rate: dict[str, Any] = {"window_s": 1, "burst": 30, "failure_policy": "fail_closed"}
+    edits.set_tier_quota(tier="pro", limit=30, expected_version=None, **rate, **common)
+    edits.set_tenant_quota(tenant="acme-retail", limit=45, expected_version=None, **rate, **common)
+    for path in ("/changes", "/revisions"):
+        shown = text_of(log_in("vera").get(path).content.decode())
+        assert "requests 30 per s, burst 30 (tier pro) → 45 per s, burst 30 (+50 %)" in shown, path
+        assert "tenant acme-retail: requests, without Redis" not in shown
+
+
+def test_an_alert_is_named_by_its_sentence(log_in: Any, production: str) -> None:
+    """Its key was read by people: "Alert acknowledged open:search"."""
+    put_alert()
+    acknowledge_alert(environment=production, number=Alert.objects.get().pk, actor=OLGA, note="")
+    for path in ("/changes", "/audit"):
+        shown = text_of(log_in("vera").get(path).content.decode())
+        assert "Alert acknowledged A breaker is open: search" in shown, path
+        assert "open:search" not in shown

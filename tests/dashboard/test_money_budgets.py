@@ -110,6 +110,11 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
     assert ada.post(WHERE, raised).status_code == 302
     assert "Raised to 60,000.00 USD" in page(ada.get(WHERE))
     assert "raised to 60,000.00 USD" in page(ada.get("/audit")).replace("<wbr>", "")
+    ends = f"{Budget.objects.get().raised_until:%-d %b %Y %H:%M} UTC"
+    for where in ("/changes", "/revisions"):
+        said = text_of(ada.get(where).content.decode().replace("<wbr>", ""))
+        assert f"Raised to none → 60,000.00 USD; Raised until none → {ends}" in said, where
+        assert "+00:00" not in said
     assert "saved openai-main-month while you were editing" in page(ada.post(WHERE, raised), 409)
     assert "60,000.00 USD per month 41,000.00 USD, 68.3 %" in text_of(ada.get("/budgets").content.decode())
     assert ada.post(WHERE, {"act": "lower", "version": version(), **WHY}).status_code == 302

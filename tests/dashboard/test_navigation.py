@@ -65,6 +65,13 @@ def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[s
     assert {entry.name for entry in ENTRIES} - shown - {"People", "Tokens", "Environment"} == missing
 
 
+def test_a_section_opens_the_page_of_its_name_where_it_has_one() -> None:
+    """ "Incidents" opened Alerts, and Incidents was the second entry below it."""
+    for name, entries in SECTIONS.items():
+        if name in {entry.name for entry in entries}:
+            assert entries[0].name == name
+
+
 def test_what_waits_is_counted_beside_its_page() -> None:
     # What is approved waits for no decision.
     requests = Pending(open=1, approved=4)

@@ -43,6 +43,18 @@ def test_an_override_is_extended_in_its_mode(log_in):
     )
 
 
+def test_the_heading_changes_with_the_answer(log_in):
+    """It was "Closed" for seconds after the breaker was forced open, until the next drawing of the page."""
+    client = log_in("olga")
+    answer = client.post(PATH, TRIP, headers={"HX-Request": "true"}).content.decode()
+    assert 'id="override"' in answer
+    heading = answer.partition('id="hero" hx-swap-oob="outerMorph"')[2]
+    assert "Forced open" in heading.partition("</header>")[0]
+    wrong = client.post(PATH, TRIP | {"reason": ""}, headers={"HX-Request": "true"}).content.decode()
+    assert 'id="hero"' not in wrong
+    assert "hx-swap-oob" not in client.get(PATH).content.decode()
+
+
 def test_a_breaker_without_override_cannot_be_extended(log_in):
     answer = log_in("olga").post(PATH, LONGER)
     assert answer.status_code == 422

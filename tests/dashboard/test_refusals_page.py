@@ -254,7 +254,7 @@ def test_a_number_that_can_be_too_low_is_at_least_that(log_in, production):
 def test_long_ranges_say_since_when_lists_are_stored(log_in, samples):
     put_lists()
     shown = page(log_in("vera"), "/refusals?range=28d")
-    assert re.search(r"The lists begin at [^.]* UTC, with 27 refused requests\.", shown)
+    assert re.search(r"The lists below begin later, at [^.]* UTC: they have 27 refused requests\.", shown)
     assert "<h1>27 requests were refused</h1>" in shown
     # Limits, pods and the reason are from samples also without a filter.
     assert "Samples are kept for 24 hours." in shown
@@ -277,7 +277,9 @@ def test_lists_of_a_part_of_the_range_are_not_divided_by_all_its_requests(log_in
     words = re.search(r"<h1>.*?</h1> <p>(.*?)</p>", shown)[1]
     first = TopList.objects.earliest("at").at
     assert re.match(r"\d+ \w+ \d\d:00 to \d+ \w+ \d\d:\d\d UTC\. ", words), words
-    assert f"The lists begin at {first:%-d %b %H:%M} UTC, with 27 refused requests." in words
+    assert (
+        f"The lists below begin later, at {first:%-d %b %H:%M} UTC: they have 27 refused requests." in words
+    )
     assert "Most refused: acme-retail, 18 of 27 requests (67 %)." in words
     TopList.objects.filter(kind=REQUESTS_BY_REASON.number).update(at=timezone.now() - timedelta(days=29))
     TopList.objects.create(

@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from editor_steps import ACME, bulk_shown, head
+from editor_steps import ACME, bulk_shown, head, put_demand
 from shown import text_of
 
 from tests.people import BOB, PASSWORD
@@ -56,7 +56,7 @@ def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -
     assert f"/requests/{number}".encode() in client.get(draft).content
     assert (ChangeRequest.objects.count(), Environment.objects.get().revision) == (len(forms) + 1, before)
     shown = text_of(client.get(f"/requests/{number}").content.decode())
-    assert "Apply a plan to production, waiting for approval" in shown, "S3.31: not in the past tense"
+    assert "Apply a file to production, waiting for approval" in shown, "S3.31: not in the past tense"
     assert "No approvals yet." in shown
     for act in ("approve", "reject"):
         answer = client.post(f"/requests/{number}", {"act": act, "version": "1", "reason": WHY})
@@ -228,3 +228,16 @@ def _shot(page: Any, name: str) -> None:
     """Save a screenshot for people."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{folder}/requests-{name}.png", full_page=True)
+
+
+def test_a_request_that_changes_no_limit_says_so_in_its_replay(guarded: str, log_in: Any) -> None:
+    """A new title had an unknown effect: "no demand of these tenants is recorded", where there was some."""
+    from controlplane.approvals.models import ChangeRequest
+
+    put_demand()
+    client = log_in("ada")
+    client.post(ACME, {"own.title": "Acme Retail", "base": head(), "reason": WHY})
+    address = f"/requests/{ChangeRequest.objects.get().pk}"
+    replay = text_of(client.get(f"{address}/replay", headers={"HX-Request": "true"}).content.decode())
+    assert "No request would be decided differently: no limit of a tenant changes." in replay
+    assert "no demand" not in replay

@@ -61,9 +61,7 @@ def _by_day(lines: tuple[Line, ...]) -> list[str]:
 
 
 def _line(line: Line) -> str:
-    parts = [f"- {line.at.astimezone(UTC):%H:%M:%S} {plain_text(line.what)}"]
-    if line.thing:
-        parts.append(f" {plain_text(line.thing)}")
+    parts = [f"- {line.at.astimezone(UTC):%H:%M:%S} {plain_text(_sentence(line))}"]
     if line.detail:
         parts.append(f": {plain_text(line.detail)}")
     if line.who:
@@ -71,6 +69,14 @@ def _line(line: Line) -> str:
     if line.reason:
         parts.append(f", because: {plain_text(line.reason)}")
     return "".join(parts)
+
+
+def _sentence(line: Line) -> str:
+    """What happened to which thing: pages show the thing apart, and a text has no room beside it."""
+    if not line.thing or line.thing in line.what:
+        return line.what
+    subject, _, did = line.what.partition(" ")
+    return f"{subject} {line.thing} {did}" if subject == "Breaker" else f"{line.what} {line.thing}"
 
 
 def plain_text(text: str) -> str:

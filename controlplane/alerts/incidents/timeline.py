@@ -17,7 +17,8 @@ from controlplane.accounts.by_person import with_authors
 from controlplane.alerts.incidents.reading import subjects_of
 from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
-from controlplane.audit.action_words import action_words, adds, named_target
+from controlplane.alerts.people.rule_words import target_in_words
+from controlplane.audit.action_words import action_words, adds
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.mode_words import mode_change_words
@@ -251,7 +252,7 @@ def _entries(wanted: _Range) -> Iterable[Line]:
             what=action_words(row.action, added=adds(row.before, row.after)),
             who=row.actor,
             human=change.human or bool(change.token),
-            thing=named_target(row.target_kind, row.target_name),
+            thing=target_in_words(row.target_kind, row.target_name),
             thing_kind="breaker" if override or row.target_kind == "dependency" else "",
             reason=row.reason,
             revision=row.revision,

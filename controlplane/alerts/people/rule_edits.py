@@ -87,6 +87,8 @@ class RulePreview:
     fired: int
     #: How often one would have fired in the last ``HISTORY_H`` hours; ``None`` without stored figures.
     would_have_fired: int | None
+    #: The same with the values in force.
+    would_have_fired_as_set: int | None
     history_h: int = HISTORY_H
 
 
@@ -180,6 +182,9 @@ def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePrev
         ends=[now[key] for key in sorted(now.keys() - then.keys())],
         fired=sum(rule_of(row.key) == rule for row in past.iterator()),
         would_have_fired=times_fired(slug, rule, settings_of(changes, rule), facts.store_deadline_us),
+        would_have_fired_as_set=times_fired(
+            slug, rule, settings_of(facts.alert_rules, rule), facts.store_deadline_us
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from controlplane.alerts.rules.redis import STORE_RULES
 from controlplane.alerts.rules.rule import Rule
 from controlplane.alerts.rules.traffic import TRAFFIC_RULES
 from controlplane.alerts.rules.vendor_limits import VENDOR_LIMIT_RULES
+from controlplane.audit.action_words import named_target
 
 RULES_TO_MUTE = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The key of a rule and its sentence, as a form offers them.
@@ -22,6 +23,14 @@ def sentence_of(key: str) -> str:
     """The sentence of a rule, such as ``A breaker is open``. The key, for an unknown rule."""
     rule = RULE_OF_KEY.get(key)
     return f"{rule.describes[:1].upper()}{rule.describes[1:]}" if rule is not None else key
+
+
+def target_in_words(kind: str, name: str) -> str:
+    """The target of an entry of the audit: the alert ``open:search`` to "A breaker is open: search"."""
+    if kind != "alert":
+        return named_target(kind, name)
+    rule, _, of = name.partition(":")
+    return f"{sentence_of(rule)}: {of.replace(':', ', ')}" if of else sentence_of(rule)
 
 
 def _grouped() -> tuple[tuple[str, tuple[Choice, ...]], ...]:

@@ -8,6 +8,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -225,7 +226,9 @@ def _page(
         else "An address, with https://",
     }
     if request.htmx and request.method == "POST":
-        return render(request, "dashboard/breaker.html#override", context, status=status)
+        parts = ("override", "hero") if done else ("override",)
+        drawn = (render_to_string(f"dashboard/breaker.html#{part}", context, request) for part in parts)
+        return HttpResponse("".join(drawn), status=status)
     context |= _runbook(request, found, context["live"])
     context |= {"dependency_name": name, **vendor_context(request, context["live"], name, _owner(found))}
     return render(request, "dashboard/breaker.html", context, status=status)

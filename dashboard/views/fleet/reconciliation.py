@@ -70,6 +70,14 @@ class LineRow:
         return _UNKNOWN if over is None or self.line.certainty is Certainty.UNKNOWN else over
 
     @property
+    def in_bursts(self) -> bool:
+        """Whether the sum is within what the limit allows in this time, and single windows may not be."""
+        line = self.line
+        if line.capacity is None or line.with_redis is None:
+            return False
+        return line.over_at_most > 0 and line.without_redis + line.with_redis <= line.capacity
+
+    @property
     def css(self) -> str:
         return "st-warn" if self.line.over and not self.line.shadow else ""
 

@@ -16,8 +16,8 @@ from controlplane.policies.models import Change, Revision
 from controlplane.policies.undone import Undone, undone
 from controlplane.status.read_facts import change_of
 from dashboard.live.change_lines import ChangeLine, line_of
-from dashboard.words.change_words import ChangeWords, change_words
-from dashboard.words.changed_items import are_new
+from dashboard.words.change_words import ChangeWords, Tiers, change_words
+from dashboard.words.changed_items import TiersInTime, are_new
 
 #: Things of one edit that are described, and lines of each.
 _THINGS, _LINES = 3, 4
@@ -75,16 +75,17 @@ def logged_revisions(environment: str, rows: QuerySet[Revision]) -> Iterable[Log
     shown = list(with_authors(rows).prefetch_related(Prefetch("changes", queryset=few, to_attr="few")))
     reverted = undone(environment, [row.number for row in shown])
     entries = _entries_of(environment, [row for row in shown if not row.changed])
+    tiers = TiersInTime(environment, min((row.number for row in shown), default=1) - 1)
     for row in shown:
-        yield _revision(row, row.few, entries.get(row.number), reverted.get(row.number))
+        yield _revision(row, row.few, entries.get(row.number), reverted.get(row.number), tiers)
 
 
 def _revision(
-    row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None
+    row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None, tiers: TiersInTime
 ) -> LoggedChange:
     is_override = row.action.startswith("breaker.")
     line = line_of(change_of(entry)) if entry is not None else None
-    things = tuple(_entity(one) for one in changes)
+    things = tuple(_entity(one, tiers.as_of(row.number - 1), tiers.as_of(row.number)) for one in changes)
     return LoggedChange(
         at=row.at,
         kind="override" if is_override else "edit",
@@ -108,8 +109,12 @@ def _revision(
     )
 
 
-def _entity(one: Change) -> ChangedEntity:
-    lines = change_words(Changed(one.kind, one.name, one.before, one.after))
+def _entity(one: Change, before: Tiers, after: Tiers) -> ChangedEntity:
+    # A quota of a tenant that is new, or gone, is compared with that of its tier. A move to another tier is
+    # one line: the page of the revision has the quotas.
+    moves = bool(one.before and one.after) and one.before.get("tier") != one.after.get("tier")
+    tiers = () if moves else (before, after)
+    lines = change_words(Changed(one.kind, one.name, one.before, one.after), *tiers)
     return ChangedEntity(
         kind=one.kind,
         name=one.name,

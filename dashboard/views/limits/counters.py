@@ -9,12 +9,14 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.errors import EditError, InvalidEdit, NotFound
+from controlplane.policies.models import Dependency
+from controlplane.spending.budget_rows import Budget
 from controlplane.usage.clear_counter import DOWN, clear_counter
 from dashboard.edit_form import EditForm, Errors, run_edit
 from dashboard.forms import TextField
-from dashboard.views.page import show
+from dashboard.views.page import choices_of, show
 
 log = structlog.get_logger(__name__)
 
@@ -36,10 +38,7 @@ class ClearForm(EditForm):
     def save(self) -> str:
         given = self.given
         counted = clear_counter(values={name: given.pop(name) for name, _ in BY}, **given)
-        if given["budget"]:
-            self.then = reverse("money_budget", args=[given["budget"]])
-        elif given["tenant"]:
-            self.then = reverse("tenant", query={"key": given["tenant"]})
+        self.then = _address(given)
         said = f"The counter of {given['limit'] or given['budget']} is cleared."
         return said if counted else f"{said} It was empty already."
 
@@ -59,7 +58,7 @@ def clear(request: HttpRequest) -> HttpResponse:
         return _page(request, typed={name: request.GET.get(name, "") for name in _NAMED})
     form = ClearForm(request)
     try:
-        return run_edit(form, page=_page, then="clear_counter")
+        return run_edit(form, page=_page)
     except redis.RedisError as error:
         log.warning("counter.not_cleared", error=str(error))
         return _page(request, typed=form.data, errors={"limit": [DOWN]}, status=503)
@@ -72,5 +71,37 @@ def _page(
     errors: Errors | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    values = [(name, label, typed.get(name, ""), (errors or {}).get(name)) for name, label in BY]
-    return show(request, "limits", "clear_counter.html", status=status, errors=errors, typed=typed, by=values)
+    environment = environment_in(request)
+    budgets = choices_of(Budget, environment, "None: the limit")
+    dependencies = choices_of(Dependency, environment, "Incoming requests")
+    known = {
+        "budget": typed.get("budget", "") if typed.get("budget") in dict(budgets) else "",
+        "tenant": typed.get("tenant", ""),
+        "dependency": typed.get("dependency", "") if typed.get("dependency") in dict(dependencies) else "",
+    }
+    return show(
+        request,
+        "limits",
+        "clear_counter.html",
+        status=status,
+        errors=errors,
+        typed=typed,
+        by=[(name, label, typed.get(name, ""), (errors or {}).get(name)) for name, label in BY],
+        budgets=_with_typed(budgets, typed.get("budget", "")),
+        dependencies=_with_typed(dependencies, typed.get("dependency", "")),
+        back=_address(known),
+    )
+
+
+def _with_typed(choices: list[tuple[str, str]], typed: str) -> list[tuple[str, str]]:
+    """Keep a name that a link has and that is gone: the form would clear another counter."""
+    return choices if typed in dict(choices) else [*choices, (typed, typed)]
+
+
+def _address(named: Mapping[str, str]) -> str:
+    """The page of what a counter belongs to."""
+    if named.get("budget"):
+        return reverse("money_budget", args=[named["budget"]])
+    if named.get("tenant"):
+        return reverse("tenant", query={"key": named["tenant"]})
+    return reverse("breaker", args=[named["dependency"]]) if named.get("dependency") else reverse("limits")

@@ -126,7 +126,8 @@ def _sentences(
     if tops is not None and lists:
         if tops.stored_since is not None and not tops.whole:
             requests = count(round(tops.refused(Of.REQUESTS)), "refused request", grouped=True)
-            yield f"The lists begin at {tops.stored_since:%-d %b %H:%M} UTC, with {requests}."
+            begin = f"{tops.stored_since:%-d %b %H:%M}"
+            yield f"The lists below begin later, at {begin} UTC: they have {requests}."
         yield from _most_refused(environment, tops, start, end)
         yield from _calls(tops)
     elif wanted.set and counted is None:

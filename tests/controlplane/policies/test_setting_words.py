@@ -24,7 +24,7 @@ SAID = {
     "protection.retry.idempotent": "Retries: safe to repeat",
     "protection.shedding.queue_max": "Shedding: shed when calls waiting exceed",
     "protection.shedding.p95_percent": "Shedding: shed when p95 exceeds, % of the SLA",
-    "protection.shedding.shed_hard_at": "Shedding: refuse all but the highest tier above pressure, %",
+    "protection.shedding.shed_hard_at": "Shedding: refuse all but the highest tier when pressure exceeds, %",
     "protection.observe.shedding_until_us": "Trial mode of shedding",
 }
 SAID_OF_LIMITS = {

@@ -56,7 +56,7 @@ def rollback(chapter: Chapter) -> str:
     admin.client.timeout = httpx.Timeout(120.0)
     page = admin.read("/revisions?only=changes")
     numbers = [int(number) for number in re.findall(r'href="/revisions/(\d+)">\d+<', page)]
-    imported = next((number for number in numbers if "Plan applied" in _row(page, number)), None)
+    imported = next((number for number in numbers if "File applied" in _row(page, number)), None)
     if imported is None:
         raise CheckFailed(f"no revision of the import among {numbers}")
     before = imported - 1
