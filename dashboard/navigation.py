@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
             "breakers",
             "Breakers",
             "dependencies circuit",
-            marks=("breaker", "selection", "dependency"),
+            marks=("breaker", "selection", "dependency", "decline_suggestion"),
             key="b",
         ),
         PageLink("bulkheads", "Bulkheads", "slots concurrency queue"),

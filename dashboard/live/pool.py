@@ -93,7 +93,7 @@ def _reported(learned: Learned) -> str:
     most = max(others, key=lambda one: one.others_share, default=None)
     if most is not None and most.others_share * 100 >= OTHERS_PERCENT:
         part = percent(most.others_share)
-        return f"Another consumer: others with the same key use {part} of {most.name}."
+        return f"Another consumer: others with the same key use {part} of the limit {most.name}."
     if learned.refused_share * 100 > REFUSED_PERCENT:
         return f"The vendor: it refuses {percent(learned.refused_share)} of the calls."
     if learned.proven_blocked:

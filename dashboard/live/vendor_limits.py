@@ -76,13 +76,13 @@ def title_of(suggestion: Suggestion) -> str:
     name = suggestion.limit
     match suggestion.kind:
         case SuggestionKind.LIMIT:
-            return f"The vendor allows less than {name}"
+            return f"The vendor allows less than the limit {name}"
         case SuggestionKind.TOO_LOW:
-            return f"The vendor allows more than {name}"
+            return f"The vendor allows more than the limit {name}"
         case SuggestionKind.OTHERS:
-            return f"Others use {suggestion.number} % of {name}"
+            return f"Others use {suggestion.number} % of the limit {name}"
         case _:
-            return f"The vendor refuses {suggestion.number} % of the calls below {name}"
+            return f"The vendor refuses {suggestion.number} % of the calls below the limit {name}"
 
 
 def _offer(learned: Learned, row: Suggestion, limit: LearnedLimit) -> Offer:

@@ -25,10 +25,10 @@ from controlplane.redis.scripts import limits as store_of_limits
 from controlplane.same_fields import made_from
 from controlplane.spending.budget_rows import Account
 from controlplane.status.read_watched import forget
-from controlplane.status.watched import Spent
+from controlplane.status.watched import Spent, VendorAnswers
 from controlplane.suggestions.reading import learned_of
 from controlplane.usage.budgets import Budget
-from dashboard.live.pool import BudgetEnd, Pool, _budget, verdict_of
+from dashboard.live.pool import BudgetEnd, Pool, _budget, _too_many, verdict_of
 from dashboard.views.page import current_live
 from fuseboard.contract import keys
 from tests.people import ADA
@@ -101,7 +101,7 @@ def test_a_share_is_not_what_one_pod_claims() -> None:
     liar = PodSeen("liar", sent=10**6, refused=10**6, others=10**9)
     # It counts as twice the calls of the others, and as many refusals as the worst of them.
     assert said([*fleet(2, refused=65), liar]) == "The vendor: it refuses 4.9 % of the calls."
-    words = "Another consumer: others with the same key use 10 % of per-minute."
+    words = "Another consumer: others with the same key use 10 % of the limit per-minute."
     assert said([*fleet(2, others=300), liar]) == words
 
 
@@ -133,9 +133,15 @@ def test_a_stop_or_a_spent_budget_comes_before_what_limits_say() -> None:
     assert said([], limits=()).startswith("Not us: no limit of the vendor is configured here.")
 
 
+def test_without_a_limit_the_answers_that_pods_report_are_named() -> None:
+    assert _too_many(None) == _too_many(VendorAnswers(minutes=7, calls=900, refused_account=9)) == ""
+    words = "Pods report 429 for 3 % of 1,000 calls in 7 min."
+    assert _too_many(VendorAnswers(minutes=7, calls=1_000, too_many=30)) == words
+
+
 def test_the_limit_that_others_use_most_is_named() -> None:
     tokens = VendorLimit(name="tokens", measure="tokens", algorithm="token_bucket", limit=100, window_s=60)
-    words = "Another consumer: others with the same key use 60 % of tokens."
+    words = "Another consumer: others with the same key use 60 % of the limit tokens."
     assert said(fleet(3, others=200), limits=(LIMIT, tokens)) == words
 
 
@@ -225,7 +231,7 @@ def test_the_page_has_stops_with_their_cause_and_who_spends(log_in: Any, limits:
     store_of_limits().delete(keys.cooldown("production", "payments-api"))
     text = text_of(log_in("vera").get("/breakers/payments-api/limits").content.decode())
     # As if the pod that lies were like the others.
-    assert "Another consumer: others with the same key use 40 % of contract." in text
+    assert "Another consumer: others with the same key use 40 % of the limit contract." in text
     assert "Tenants that spend most" in text
     assert "Stop tenant" not in text
 
