@@ -72,7 +72,7 @@ def _line(line: Line) -> str:
 
 
 def _sentence(line: Line) -> str:
-    """What happened to which thing: pages show the thing apart, and a text has no room beside it."""
+    """The event with the thing that it happened to, which pages show apart."""
     if not line.thing or line.thing in line.what:
         return line.what
     subject, _, did = line.what.partition(" ")

@@ -87,7 +87,7 @@ class RulePreview:
     fired: int
     #: How often one would have fired in the last ``HISTORY_H`` hours; ``None`` without stored figures.
     would_have_fired: int | None
-    #: The same with the values in force.
+    #: How often one would have fired then with the values in force.
     would_have_fired_as_set: int | None
     history_h: int = HISTORY_H
 

@@ -84,7 +84,7 @@ class AlertRulePreviewOut(Schema):
     fired: int
     #: Alerts that would have fired in the last `history_h` hours. Null if no figure of the rule is stored.
     would_have_fired: int | None
-    #: The same with the values in force.
+    #: Alerts that would have fired in that time with the values in force.
     would_have_fired_as_set: int | None
     history_h: int
 
