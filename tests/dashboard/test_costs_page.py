@@ -202,6 +202,9 @@ def test_the_file_has_every_line(log_in: Any, month: None) -> None:
     cheapest = next(line for line in found if line[0] == "tenant-17")
     assert cheapest[1] == "0.000017", "numbers in USD, which a sheet can sum"
     assert found[1][:2] == ["acme-retail", "12.50"]
+    answer = log_in("vera").get("/costs?by=day&csv=h-c")
+    days = list(csv.reader(StringIO(b"".join(answer.streaming_content).decode())))
+    assert days[1][0] == str(today()), "a day of a file has its year"
 
 
 def test_the_overview_leads_to_the_tenant_that_spends_most(log_in: Any, month: None) -> None:

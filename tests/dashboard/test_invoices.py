@@ -280,7 +280,7 @@ def test_a_viewer_reads_invoices_and_the_file_has_them(common: dict[str, Any], l
     lines = list(csv.reader(StringIO(b"".join(answer).decode())))
     assert lines == [
         ["Account", "Month", "Invoice", "Ledger", "Drift"],
-        ["main", f"{last_month():%B %Y}", "1250.00", "101.00", "91.9 % below"],
+        ["main", f"{last_month():%Y-%m}", "1250.00", "101.00", "91.9 % below"],
     ]
     admin = b"".join(log_in("ada").get(f"{PAGE}?csv=h-i")).decode()
     assert list(csv.reader(StringIO(admin)))[1][:5] == lines[1]
