@@ -108,7 +108,10 @@ def test_a_budget_is_added_seen_raised_and_removed(ada: Any, limits: Any) -> Non
         assert "The budget is 50,000.00 USD already" in page(ada.post(WHERE, raised | {"amount": less}), 422)
     assert "Raised to" not in page(ada.get(WHERE))
     assert ada.post(WHERE, raised).status_code == 302
-    assert "Raised to 60,000.00 USD" in page(ada.get(WHERE))
+    raised_page = text_of(page(ada.get(WHERE)))
+    assert "60,000.00 USD per month Budget openai-main-month" in raised_page, "the heading is what applies"
+    assert "Raised to 60,000.00 USD until" in raised_page
+    assert "UTC, then 50,000.00 USD again." in raised_page
     assert "raised to 60,000.00 USD" in page(ada.get("/audit")).replace("<wbr>", "")
     ends = f"{Budget.objects.get().raised_until:%-d %b %Y %H:%M} UTC"
     for where in ("/changes", "/revisions"):

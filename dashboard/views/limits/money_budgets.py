@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
@@ -207,6 +208,8 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
     kind, owner = row.owner
     money = row.measure == MICRO_USD
     more = min(row.amount * 3 // 2, MAX_BUDGET)
+    in_force = row.raised_until is not None and row.raised_until > timezone.now()
+    raised = row.raised_to if in_force else None
     return show(
         request,
         "budgets",
@@ -218,7 +221,7 @@ def _page(request: HttpRequest, *, name: str, status: int = 200, **sent: Any) ->
         owner=owner,
         unit="USD" if money else row.measure,
         amount=amount_words(row.amount, row.measure, exact=True),
-        raised=None if row.raised_to is None else amount_words(row.raised_to, row.measure, exact=True),
+        raised=None if raised is None else amount_words(raised, row.measure, exact=True),
         plain=usd_digits(row.amount) if money else str(row.amount),
         more=usd_digits(more) if money else str(more),
         at_100=AT_100,
