@@ -18,7 +18,7 @@ from controlplane.ledger.models import Invoice, UsageDay, UsageTotal
 from controlplane.policies.document import environment_of
 from controlplane.spending.models import Account
 from controlplane.validation import Problems
-from fuseboard.contract.budgets import MAX_BUDGET
+from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD
 
 #: The last months that are over whose invoices can alert: the books of a year ago are closed.
 ALERTING_MONTHS = 3
@@ -188,4 +188,5 @@ def _last(month: date) -> date:
 
 
 def _fields(month: date, micro_usd: int) -> dict[str, object]:
-    return {"month": f"{month:%Y-%m}", "micro_usd": micro_usd}
+    """An entry of the audit, whose amount people read in the unit of its measure."""
+    return {"month": f"{month:%Y-%m}", "amount": micro_usd, "measure": MICRO_USD}

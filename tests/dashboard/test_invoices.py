@@ -76,8 +76,8 @@ def test_an_invoice_is_compared_with_the_ledger_of_its_pools_and_month(common: d
     (one,) = drifts()
     assert one.share == -0.5
     entry = Entry.objects.filter(action="invoice.set").latest("pk")
-    assert (entry.before or {})["micro_usd"] == 100_000_000
-    assert (entry.after or {})["micro_usd"] == 202_000_000
+    assert (entry.before or {})["amount"] == 100_000_000
+    assert (entry.after or {})["amount"] == 202_000_000
     remove_invoice(month=last_month(), **common)
     assert not Invoice.objects.exists()
     with pytest.raises(NotFound):
@@ -246,6 +246,8 @@ def test_the_page_shows_the_drift_and_saves_corrects_and_removes_an_invoice(
     )
     assert "101.00 USD 101.00 USD 0 %" in shown
     assert "differ" not in shown.partition("Invoices and the ledger")[0]
+    audit = text_of(client.get("/audit").content.decode().replace("<wbr>", ""))
+    assert "Invoice entered main amount 50.00 USD → amount 101.00 USD" in audit
     gone = client.post(PAGE, {"act": "remove", "account": "main", "month": month, **WHY}, follow=True)
     assert f"The invoice of main for {last_month():%B %Y} is removed." in text_of(gone.content.decode())
     assert not Invoice.objects.exists()
