@@ -2,12 +2,18 @@
 
 import time
 
+import httpx
+
+import fuseboard
+from fuseboard import blocking
+from fuseboard.llm.httpx import BlockingLlmTransport
 from tools.demo.model_formats import CACHED, WRITTEN, input_of
-from tools.demo.model_scenario import GPT, MINI, OPENAI, SONNET, STORY_TOKENS
+from tools.demo.model_scenario import ASSISTANT, GPT, MINI, OPENAI, OPENAI_MINI, SONNET, STORY_TOKENS
 from tools.demo.model_vendor import Station
 from tools.demo.scenario import STORYTELLER
 from tools.demo.story.asking import (
     Assistant,
+    another_pod,
     assistant_of,
     have_record,
     micro_usd_of,
@@ -154,20 +160,31 @@ def llm_fallback(chapter: Chapter) -> str:
 
 
 def llm_account_stop(chapter: Chapter) -> str:
-    """An account has no credit: all its pools stop, and the other account answers until it is served."""
-    with assistant_of(chapter) as assistant:
+    """An account has no credit, as two pods hear: a third one stops too, and the other account answers."""
+    with (
+        assistant_of(chapter) as assistant,
+        another_pod(chapter, f"{ASSISTANT}-2") as second,
+        another_pod(chapter, f"{ASSISTANT}-3") as third,
+    ):
         with assistant.behaving(GPT, MINI, status=429, code="insufficient_quota"):
             first = assistant.ask(GPT)
-            began = time.monotonic()
             # Another pool of the same account, which has answered until now.
             mini = assistant.ask(MINI)
-            stopped_ms = (time.monotonic() - began) * 1000
             if not mini.refused_because:
                 raise CheckFailed(f"{MINI} of the same account was called: {mini}, after {first}")
+            # One pod stops alone: it may have a wrong key. When another one hears it too, all stop, with all
+            # pools: nobody has called this one.
+            _ask_once(second, chapter, GPT)
+            stopped_ms = chapter.until(
+                "a pod that has called no vendor to stop",
+                lambda: _refused_by(third) == mini.refused_because,
+                within_s=5,
+            )
             before = _received(assistant)
             until, refused = time.monotonic() + _WATCHED_S, 0
             while time.monotonic() < until:
                 refused += sum(bool(assistant.ask(model).refused_because) for model in (GPT, MINI))
+                refused += bool(_refused_by(third))
                 time.sleep(0.05)
             asked = _received(assistant) - before
             answer = assistant.chain(GPT)
@@ -178,12 +195,34 @@ def llm_account_stop(chapter: Chapter) -> str:
         back_ms = chapter.until(
             "the account to be tried, and served", lambda: assistant.ask(MINI).text != "", within_s=_TRIED_S
         )
+        chapter.until("the third pod to be served", lambda: not _ask_once(third, chapter, MINI), within_s=10)
     return (
-        f"insufficient_quota: {MINI} of the same account refused ({mini.refused_because}) after"
-        f" {stopped_ms:.0f} ms; {refused} calls refused in {_WATCHED_S:.0f} s, {asked} reached the vendor,"
-        f" and {SONNET} answered; with credit, one call tried, and all are served"
-        f" after {back_ms / 1000:.0f} s"
+        f"insufficient_quota for two pods: {MINI} of the same account is refused"
+        f" ({mini.refused_because}), and a third pod, which has called no vendor, stops {stopped_ms:.0f} ms"
+        f" later; {refused} calls refused in {_WATCHED_S:.0f} s, {asked} reached the vendor, and {SONNET}"
+        f" answered; with credit, one call tried, and all are served after {back_ms / 1000:.0f} s, also by"
+        " the third pod"
     )
+
+
+def _refused_by(agent: blocking.Agent) -> str:
+    """Why this pod would refuse a call now, or nothing. It calls nobody."""
+    try:
+        with agent.call(OPENAI_MINI):
+            return ""
+    except fuseboard.Refused as refused:
+        return str(refused.decision.reason)
+
+
+def _ask_once(agent: blocking.Agent, chapter: Chapter, model: str) -> str:
+    """Call the vendor without retries; return why the call was refused here, or nothing if it answered."""
+    body = {"model": model, "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 20}
+    with httpx.Client(transport=BlockingLlmTransport(agent), trust_env=False) as client:
+        try:
+            client.post(f"{chapter.demo.url('vendor')}/v1/chat/completions", json=body)
+        except fuseboard.Refused as refused:
+            return str(refused.decision.reason)
+    return ""
 
 
 def _received(assistant: Assistant) -> int:
