@@ -112,7 +112,8 @@ def _revision(
 def _entity(one: Change, before: Tiers, after: Tiers) -> ChangedEntity:
     # A quota of a tenant that is new, or gone, is compared with that of its tier. A move to another tier is
     # one line: the page of the revision has the quotas.
-    moves = bool(one.before and one.after) and one.before.get("tier") != one.after.get("tier")
+    before_tier, after_tier = ((fields or {}).get("tier") for fields in (one.before, one.after))
+    moves = bool(one.before and one.after) and before_tier != after_tier
     tiers = () if moves else (before, after)
     lines = change_words(Changed(one.kind, one.name, one.before, one.after), *tiers)
     return ChangedEntity(
