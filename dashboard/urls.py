@@ -52,6 +52,7 @@ from dashboard.views.limits import (
     limit_templates,
     models,
     money_budgets,
+    repricing,
 )
 from dashboard.views.people import people, saved_views, tokens
 from dashboard.views.refusals import erasures, error_budgets, explain, refusal_log
@@ -124,6 +125,7 @@ urlpatterns = [
     path("models", models.models, name="models"),
     path("models/new", models.make_model, name="make_model"),
     path("models/of/<str:name>", models.model, name="model"),
+    path("models/of/<str:name>/reprice", repricing.reprice, name="reprice"),
     path("defaults", defaults.defaults, name="defaults"),
     path("defaults/idle-slots", defaults.share_idle_slots, name="share_idle_slots"),
     path("alerts", alerts.alerts, name="alerts"),

@@ -50,6 +50,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "template": ("/templates", "tbody a[href^='/templates/of/']"),
     "models": "/models",
     "model": ("/models", "tbody a[href^='/models/of/']"),
+    "reprice": ("model", "a[href$='/reprice']"),
     "vendor_accounts": "/accounts",
     "vendor_account": ("/accounts", "tbody a[href^='/accounts/of/']"),
     "add_money_budget": "/budgets/money/new?account=openai-main",

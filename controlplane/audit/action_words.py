@@ -42,6 +42,7 @@ _ACTIONS = {
     "counter.cleared": ("Counter cleared", "cleared a counter of"),
     "invoice.removed": ("Invoice removed", "removed an invoice of"),
     "invoice.set": ("Invoice entered", "entered an invoice of"),
+    "ledger.repriced": ("Calls re-priced", "re-priced calls of"),
     "drill.begun": ("Drill started", "started a drill on"),
     "drill.ended": ("Drill ended", "ended the drill on"),
     "edit_freeze.begun": ("Edits frozen", "froze edits of"),

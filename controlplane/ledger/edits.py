@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
-from controlplane.ledger.rows import AMOUNTS, ERASE, HOURS, bounded
+from controlplane.ledger.rows import ERASE, HOURS, sum_up
 from controlplane.postgres import delete_rows
 
 #: Tenants of an hour with separate rows, once it is over: the most expensive ones. Days have all tenants.
@@ -32,13 +32,8 @@ _TOO_MANY = HOURS.unname(
     )"""  # noqa: S608 - a number of this module
 )
 
-_SUMS = ", ".join(bounded(f"sum({name})") for name in AMOUNTS)
 #: The totals of the days that pods can still report: a gateway of the release before them adds none.
-_SUM_UP = f"""
-    INSERT INTO ledger_usagetotal (environment, day, {", ".join(AMOUNTS)})
-    SELECT environment, day, {_SUMS} FROM ledger_usageday WHERE day >= %s GROUP BY environment, day
-    ON CONFLICT (environment, day) DO UPDATE SET {", ".join(f"{name} = EXCLUDED.{name}" for name in AMOUNTS)}
-"""  # noqa: S608 - names of columns
+_SUM_UP = sum_up("day >= %s")
 
 
 def tidy(now: datetime | None = None) -> None:

@@ -102,6 +102,19 @@ DAYS = Table(
     tenant="tenant",
 )
 TOTALS = Table("ledger_usagetotal", (("environment", "text"), ("day", "date")))
+
+
+def sum_up(condition: str) -> str:
+    """Makes the totals of days from the rows of their tenants."""
+    sums = ", ".join(bounded(f"sum({name})") for name in AMOUNTS)
+    changed = ", ".join(f"{name} = EXCLUDED.{name}" for name in AMOUNTS)
+    return f"""
+        INSERT INTO {TOTALS.name} (environment, day, {", ".join(AMOUNTS)})
+        SELECT environment, day, {sums} FROM {DAYS.name} WHERE {condition} GROUP BY environment, day
+        ON CONFLICT (environment, day) DO UPDATE SET {changed}
+    """  # noqa: S608 - names of columns, and a condition of the control plane
+
+
 #: Erases a tenant from an environment: its calls stay, without a name.
 ERASE = tuple(table.unname(f"environment = %s AND {table.tenant} = %s") for table in (HOURS, DAYS))
 #: The tenants with these numbers (``series.kinds.tenant_number``) in the days that pods can report.

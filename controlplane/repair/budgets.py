@@ -13,21 +13,24 @@ from typing import Any
 
 import redis
 import structlog
-from django.db.models import Q
+from django.db import connection, transaction
+from django.db.models import Q, Sum
 
 from controlplane.ledger.reading import busiest_tenants, read_spent_since, read_tenants_since
 from controlplane.policies.models import Tenant
 from controlplane.postgres import delete_rows
 from controlplane.redis.read_many import ask_many, read_many
 from controlplane.redis.scripts import PATIENT_S, Script, limits
+from controlplane.repair.corrections import correct_budgets
 from controlplane.spending.budget_rows import Account, Budget
 from controlplane.usage.budget_counters import (
     BudgetCounter,
+    parents_of,
     shared_counters,
     tenant_counters,
     tier_counters,
 )
-from controlplane.usage.models import KnownBudget
+from controlplane.usage.models import BudgetCorrection, KnownBudget
 from fuseboard.contract import keys
 from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD
 from fuseboard.contract.calendar_period import period_around
@@ -138,6 +141,8 @@ def _looked(environment: str, now: datetime) -> Iterable[_Looked]:
         # Pods may report tenants that do not exist, and the most expensive ones may have no budget.
         counted = tenants.filter(Q(tier__name__in=of_tiers.values("tier")) | Q(key__in=own.values("tenant")))
         busy = busiest_tenants(environment, now, most=MAX_TENANTS, among=counted.values("key"))
+        # A tenant spends the budgets of those above it too.
+        busy += parents_of(environment, busy).keys() - set(busy)
     only: dict[str, Any] = {"tenant__in": busy} if many else {}
     counters = [
         *shared_counters(environment),
@@ -196,7 +201,28 @@ def _restored(
 
 
 def _in_ledger(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
-    """Key -> micro-USD of the present period; absent for other measures, which the ledger does not have."""
+    """Key -> micro-USD of the present period; absent for other measures, which the ledger does not have.
+
+    A correction that waits is left out: the counter gets it later, see ``corrections.py``.
+    """
+    several = list(several)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            # Both as of one moment: a re-pricing writes them together.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        waiting = _waiting(environment, several)
+        spent = _spent(environment, several)
+    return {key: max(0, min(cost - waiting.get(key, 0), MAX_BUDGET)) for key, cost in spent.items()}
+
+
+def _waiting(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
+    began = {one.counter.key: one.began for one in several}
+    rows = BudgetCorrection.objects.filter(environment=environment, key__in=began)
+    sums = rows.values("key", "began").annotate(sum=Sum("amount")).order_by()
+    return {row["key"]: int(row["sum"]) for row in sums if row["began"] == began[row["key"]]}
+
+
+def _spent(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
     found: dict[str, int] = {}
     of_tenants: dict[datetime, dict[str, str]] = {}
     pools = dict(Account.objects.filter(environment=environment).values_list("name", "pools"))
@@ -214,15 +240,19 @@ def _in_ledger(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
     for since, tenants in of_tenants.items():
         spent = read_tenants_since(environment, since, set(tenants.values()))
         found |= {key: spent.get(tenant, 0) for key, tenant in tenants.items()}
-    return {key: min(spent, MAX_BUDGET) for key, spent in found.items()}
+    return found
 
 
 def restore_all(environments: Iterable[str], now: datetime) -> int:
-    """See ``restore_budgets``. A Redis that does not answer is asked again with the next run."""
+    """Restore what is lost, and correct what was priced again. Returns how many were restored.
+
+    A Redis that does not answer is asked again with the next run.
+    """
     restored = 0
     for environment in environments:
         try:
             restored += restore_budgets(environment, now)
+            correct_budgets(environment, now)
         except redis.RedisError as error:
             log.info("budget.not_looked_at", environment=environment, error=str(error))
     return restored

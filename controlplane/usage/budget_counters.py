@@ -117,6 +117,17 @@ def counter_of(environment: str, row: Budget, tenant: str = "") -> BudgetCounter
     return next(budget_counters(environment, [tenant], most=1, pk=row.pk), None)
 
 
+def parents_of(environment: str, tenants: Iterable[str]) -> dict[str, str]:
+    """Each of these tenants, and all that are above them -> its parent; empty for none."""
+    found: dict[str, str] = {}
+    unknown = set(tenants)
+    while unknown:
+        rows = Tenant.objects.filter(environment=environment, key__in=list(unknown), deleted=False)
+        found |= dict.fromkeys(unknown, "") | dict(rows.values_list("key", "parent"))
+        unknown = set(found.values()) - found.keys() - {""}
+    return found
+
+
 def _parents(environment: str, tenants: Iterable[Tenant]) -> dict[str, str]:
     parents = {tenant.parent for tenant in tenants} - {""}
     rows = Tenant.objects.filter(environment=environment, key__in=parents, deleted=False)

@@ -87,3 +87,22 @@ class KnownBudget(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} {self.key}: {self.amount}"
+
+
+class BudgetCorrection(models.Model):
+    """The higher cost of past calls by another price, until the worker has added it to a budget in Redis."""
+
+    environment = models.CharField(max_length=64)
+    #: The key of its counter in Redis, which has a digest of the tenant.
+    key = models.CharField(max_length=400)
+    #: The period, in microseconds.
+    began = models.BigIntegerField()
+    ends = models.BigIntegerField()
+    #: Micro-USD; negative for less.
+    amount = models.BigIntegerField()
+
+    class Meta:
+        indexes = (models.Index(fields=["environment", "key"], name="budget_correction_by_key"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.key}: {self.amount:+}"

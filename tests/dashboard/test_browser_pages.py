@@ -42,6 +42,7 @@ PAGES = {
     "money_budget": "/budgets/of/openai-main-month",
     "models": "/models",
     "model": "/models/of/gpt-5.2",
+    "reprice": "/models/of/gpt-5.2/reprice",
     "tiers": "/tiers",
     "edit_freeze": "/edit-freeze",
     "error_budgets": "/error-budgets",

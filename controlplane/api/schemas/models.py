@@ -1,5 +1,6 @@
 """Models of language and their prices. Amounts are whole micro-USD per million tokens."""
 
+from datetime import date
 from typing import Annotated, Literal
 
 from ninja import Path, Schema
@@ -9,6 +10,8 @@ from controlplane.api.schemas.edits_in import ReasonIn, Slug, Strict, Version, o
 from fuseboard.contract.models import MAX_ALIAS, MAX_ALIASES, MAX_LONG, MAX_PRICE
 
 Alias = Annotated[str, Field(min_length=1, max_length=MAX_ALIAS), AfterValidator(one_line)]
+#: Other fields read no text as something else.
+Day = Annotated[date, Field(strict=False)]
 Amount = Annotated[int, Field(ge=0, le=MAX_PRICE)]
 START = "A date, 2026-01-31, or a minute, 2026-01-31T18:30Z. Without a time zone, it is UTC."
 Start = Annotated[str, Field(max_length=40, description=START)]
@@ -20,6 +23,7 @@ def _amount(what: str) -> object:
 
 
 _OR_INPUT = "; that of the input if a new price leaves it out"
+_OR_INPUT_HERE = "; without it, that of the input"
 
 
 class PriceValuesIn(Strict):
@@ -72,6 +76,46 @@ class ModelIn(ReasonIn):
             description="The version this edit is based on, or 0 for a new model; or send If-Match.",
         ),
     ] = None
+
+
+class RepricePreviewIn(Strict):
+    since: Annotated[Day, Field(description="The first day, in UTC.")]
+    until: Annotated[Day, Field(description="The last day, in UTC: at most 62 days in all.")]
+    input: Annotated[Amount, _amount("input that the model reads afresh")]
+    cached: Annotated[Amount | None, _amount(f"input from the vendor's cache{_OR_INPUT_HERE}")] = None
+    written: Annotated[Amount | None, _amount(f"input written to the vendor's cache{_OR_INPUT_HERE}")] = None
+    output: Annotated[Amount, _amount("output")]
+
+
+class RepriceIn(RepricePreviewIn, ReasonIn):
+    expected_version: Version | None = None
+
+
+class BudgetSumOut(Schema):
+    budget: str
+    #: A budget of a tier has one for each tenant.
+    counters: int
+    #: Micro-USD that are added to what is spent in the present period; negative for less.
+    added: int
+
+
+class RepricedOut(Schema):
+    """Sums in micro-USD."""
+
+    model: str
+    version: int
+    since: date
+    until: date
+    calls: int
+    tokens: int
+    #: The cost of these calls in the ledger, before and after.
+    before: int
+    after: int
+    #: Calls, at most, that were in a batch, or long, at another price then. The ledger does not know which,
+    #: so they get this price too.
+    batch_calls: int
+    long_calls: int
+    budgets: list[BudgetSumOut]
 
 
 class PriceOut(Schema):

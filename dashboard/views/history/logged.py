@@ -176,6 +176,6 @@ def _page_of(line: ChangeLine) -> str:
         return reverse("vendor_account", args=[line.target])
     if line.target_kind == "budget" and line.target:
         return reverse("money_budget", args=[line.target])
-    if line.target_kind == "model" and line.target:
+    if line.target_kind in ("model", "ledger") and line.target:
         return reverse("model", args=[line.target])
     return reverse("tenant", query={"key": line.target}) if line.target_kind == "tenant" else ""

@@ -20,6 +20,7 @@ NO_TOKEN = "0123456789abcdef"
 
 #: Method, address, body, and the lowest role that may. A 404 or 409 counts as allowed.
 BUDGET = {"tier": "free", "amount": 1, "period": "day", "expected_version": 0, **WHY}
+REPRICE = {"since": "2026-01-01", "until": "2026-01-01", "input": 1, "output": 1}
 OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/configuration", None, "viewer"),
     ("GET", f"{API}/configuration/older-defaults", None, "viewer"),
@@ -71,6 +72,8 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{API}/models/gpt-5.2?{GONE}", None, "admin"),
     ("PUT", f"{API}/models/gpt-5.2/prices/2026-01-01", {"expected_version": 1, "input": 1, **WHY}, "admin"),
     ("DELETE", f"{API}/models/gpt-5.2/prices/2026-01-01?{GONE}", None, "admin"),
+    ("POST", f"{API}/models/gpt-5.2/reprice/preview", REPRICE, "admin"),
+    ("POST", f"{API}/models/gpt-5.2/reprice", {"expected_version": 1, **REPRICE, **WHY}, "admin"),
     ("GET", f"{API}/tiers", None, "viewer"),
     ("POST", f"{API}/tiers", {"name": "gold", **WHY}, "admin"),
     ("GET", f"{API}/tiers/free", None, "viewer"),
@@ -299,6 +302,8 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/models/new", {"name": "gpt-5.2", **WHY}, "admin"),
     ("GET", "/models/of/gpt-5.2", None, "viewer"),
     ("POST", "/models/of/gpt-5.2", {"act": "remove", "version": "1", **WHY}, "admin"),
+    ("GET", "/models/of/gpt-5.2/reprice", None, "admin"),
+    ("POST", "/models/of/gpt-5.2/reprice", {"act": "preview"}, "admin"),
     ("GET", "/defaults", None, "viewer"),
     ("POST", "/templates/new", {"name": "usual"}, "admin"),
     ("GET", "/templates/of/standard", None, "viewer"),

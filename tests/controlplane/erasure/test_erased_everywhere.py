@@ -111,7 +111,7 @@ LOOKED_AT = frozenset(
     accounts_agenttoken accounts_apitoken accounts_kept accounts_login accounts_ticket accounts_user
     approvals_rule alerts_evaluation alerts_receiver alerts_route audit_chainhead audit_export_export
     breakers_streamposition breakers_transition fleet_event fleet_gatewayorder fleet_redisnode
-    ledger_invoice ledger_usagereceipt ledger_usagetotal usage_knownbudget
+    ledger_invoice ledger_usagereceipt ledger_usagetotal usage_budgetcorrection usage_knownbudget
     policies_dependency policies_runbook policies_runbookrevision policies_subjectlimit
     policies_template policies_tenantquota policies_tier policies_tierquota policies_vendorlimit
     publishing_ahead publishing_outboxentry reconciliation_copying reconciliation_lostcounts

@@ -3,16 +3,21 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from controlplane.editing import edits
+from controlplane.ledger.models import UsageDay
 from controlplane.spending.models import Model
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
+from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
 from tests.controlplane.spending.test_costs_document import blocks
 from tests.controlplane.web_process import web_running
+from tests.people import ADA
 
 WHY = ("--reason", "New price list of the vendor")
 
@@ -75,3 +80,37 @@ def test_a_model_is_shown_changed_and_removed(ctl: Any) -> None:
     assert ctl("model", "remove-price", "large", "2099-01-01", *WHY)[0] == Exit.DONE
     assert ctl("model", "remove", "large", *WHY)[0] == Exit.DONE
     assert not Model.objects.exists()
+
+
+def test_past_calls_are_priced_again(ctl: Any) -> None:
+    assert ctl("model", "set", "gpt-5.2", *WHY)[0] == Exit.DONE
+    price = ("--input", "75000", "--output", "1", "--batch-percent", "50")
+    assert ctl("model", "price", "gpt-5.2", "2025-12-01", *price, *WHY)[0] == Exit.DONE
+    put_day(today(), fresh=2_000_000, calls=1_200, micro_usd=150_000)
+    edits.set_budget(
+        budget="day", dependency="openai", amount=9, period="day", expected_version=0, reason=WHY[1],
+        environment="production", actor=ADA,
+    )  # fmt: skip
+    put_hour(datetime.now(UTC), fresh=2_000_000, micro_usd=150_000)
+    command = ("model", "reprice", "gpt-5.2", str(today()), str(today()), "--input", "50000", "--output", "1")
+    lines = [
+        "At most 1,200 of them were in a batch. The ledger does not know which: all get this price.",
+        "Budget day: 0.05 USD less is spent in its present period.",
+    ]
+    code, said, errors = ctl(*command, *WHY, "--dry-run")
+    assert code == Exit.DONE, errors
+    assert said.splitlines() == [
+        "1,200 calls with 2,000,000 tokens would cost 0.10 USD instead of 0.15 USD.",
+        *lines,
+    ]
+    assert UsageDay.objects.get().micro_usd == 150_000
+    planned = json.loads(ctl(*command, *WHY, "--dry-run", "--json")[1])
+    said = ctl(*command, *WHY)[1]
+    assert said.splitlines() == [
+        "1,200 calls with 2,000,000 tokens cost 0.10 USD instead of 0.15 USD.",
+        *lines,
+    ]
+    assert UsageDay.objects.get().micro_usd == 100_000
+    again = json.loads(ctl(*command, *WHY, "--json")[1])
+    assert (planned["before"], planned["after"]) == (150_000, 100_000)
+    assert (again["before"], again["after"], again["budgets"]) == (100_000, 100_000, [])

@@ -358,6 +358,10 @@ def _add_models(wanted: Commands) -> None:
         price.add_argument(option, type=int, help=f"micro-USD per million tokens of {what}")
     for name, says in models.NUMBERS.items():
         price.add_argument(f"--{name.replace('_', '-')}", type=int, help=says)
+    again = _command(
+        about, "reprice", models.reprice, "price past calls again, by the price given", reason=True
+    )
+    models.add_reprice_options(again)
     unprice = _command(about, "remove-price", models.remove_price, "delete a price to come", reason=True)
     gone = _command(about, "remove", models.remove, "delete a model and its prices", reason=True)
     for parser in (shown, put, price, unprice, gone):

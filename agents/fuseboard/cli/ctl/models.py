@@ -21,6 +21,8 @@ AMOUNTS = {
     "long_written": "input of a long call that is written to the cache",
     "long_output": "output of a long call",
 }
+#: The options of a price of past calls: the ledger does not know which of these were long.
+PAST = ("input", "cached", "written", "output")
 #: The other options of a price.
 NUMBERS = {
     "batch_percent": "what a call in a batch costs, in percent",
@@ -48,6 +50,23 @@ class Model(Struct, frozen=True):
     aliases: list[str]
     pool: str
     prices: list[Price]
+    version: int
+
+
+class BudgetSum(Struct, frozen=True):
+    budget: str
+    counters: int
+    added: int
+
+
+class Repriced(Struct, frozen=True):
+    calls: int
+    tokens: int
+    before: int
+    after: int
+    batch_calls: int
+    long_calls: int
+    budgets: list[BudgetSum]
     version: int
 
 
@@ -91,6 +110,49 @@ def set_price(client: Client, given: argparse.Namespace) -> None:
     version = client.get(path, Model).version
     made = client.write("PUT", f"{path}/prices/{part(given.start)}", NewRevision, body, version=version)
     say_result(given, made, f"The price of {given.model} is saved as revision {made.revision}.")
+
+
+def add_reprice_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model")
+    parser.add_argument("since", help="the first day in UTC, such as 2026-01-31")
+    parser.add_argument("until", help="the last day in UTC")
+    for name in PAST:
+        needed = name in ("input", "output")
+        says = f"micro-USD per million tokens of {AMOUNTS[name]}"
+        parser.add_argument(f"--{name}", type=int, required=needed, help=says)
+    parser.add_argument("--dry-run", action="store_true", help="only print what would change")
+
+
+def reprice(client: Client, given: argparse.Namespace) -> None:
+    """Price past calls again, on the version of the model that the preview has."""
+    names = ("since", "until", *PAST)
+    body = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    path = f"models/{part(given.model)}/reprice"
+    planned = client.write("POST", f"{path}/preview", Repriced, body)
+    if given.dry_run:
+        if given.json:
+            say_json(planned)
+        else:
+            _say_repriced(planned, "would cost")
+        return
+    done = client.write("POST", path, Repriced, body | {"reason": given.reason}, version=planned.version)
+    if given.json:
+        say_json(done)
+    else:
+        _say_repriced(done, "cost")
+
+
+def _say_repriced(found: Repriced, verb: str) -> None:
+    say(
+        f"{found.calls:,} calls with {found.tokens:,} tokens {verb} {usd(found.after, exact=True)} instead of"
+        f" {usd(found.before, exact=True)}."
+    )
+    for calls, what in ((found.batch_calls, "in a batch"), (found.long_calls, "long")):
+        if calls:
+            say(f"At most {calls:,} of them were {what}. The ledger does not know which: all get this price.")
+    for one in found.budgets:
+        more = "more" if one.added > 0 else "less"
+        say(f"Budget {one.budget}: {usd(abs(one.added), exact=True)} {more} is spent in its present period.")
 
 
 def remove_price(client: Client, given: argparse.Namespace) -> None:

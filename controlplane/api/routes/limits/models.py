@@ -1,17 +1,31 @@
 """Models of language, and their prices by date."""
 
+from dataclasses import asdict
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.versions import RemovalInQuery, edit_arguments, find_version, version_read
 from controlplane.api.schemas.configuration_out import RevisionOut
 from controlplane.api.schemas.edits_in import Environment, Slug
-from controlplane.api.schemas.models import ModelIn, ModelOut, PriceIn, PriceOut, StartInPath
+from controlplane.api.schemas.models import (
+    ModelIn,
+    ModelOut,
+    PriceIn,
+    PriceOut,
+    RepricedOut,
+    RepriceIn,
+    RepricePreviewIn,
+    StartInPath,
+)
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of
+from controlplane.repricing.reprice import preview_repricing, reprice_calls
 from controlplane.spending.fields import COLUMNS, start_text
-from controlplane.spending.models import Model
+from controlplane.spending.models import PRICES, Model
 from controlplane.spending.present_prices import DatedPrice, dated_prices
 
 router = Router()
@@ -65,6 +79,37 @@ def set_price(
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
+
+
+@router.post("/{model}/reprice/preview", response=RepricedOut, auth=needs("edit_quota"))
+@changes_nothing
+def preview_reprice(
+    request: HttpRequest, environment: Environment, model: Slug, values: RepricePreviewIn
+) -> RepricedOut:
+    """Return what re-pricing would change. It changes nothing."""
+    found = preview_repricing(environment=environment, model=model, **_days_and_price(values))
+    return RepricedOut.model_validate(asdict(found))
+
+
+@router.post("/{model}/reprice", response=RepricedOut, auth=needs("edit_quota"))
+def reprice(request: HttpRequest, environment: Environment, model: Slug, values: RepriceIn) -> RepricedOut:
+    """Let the calls of whole days in UTC cost what they do by this price: in the ledger, and within 10 s in
+    the budgets whose present period has these days. Later calls cost what the prices of the model say.
+    """
+    done = reprice_calls(
+        environment=environment,
+        model=model,
+        **_days_and_price(values),
+        expected_version=version_read(request, values.expected_version),
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RepricedOut.model_validate(asdict(done))
+
+
+def _days_and_price(values: RepricePreviewIn) -> dict[str, Any]:
+    price = values.model_dump(include=set(PRICES), exclude_none=True)
+    return {"since": values.since, "until": values.until, "price": price}
 
 
 @router.delete("/{model}/prices/{start}", response=RevisionOut, auth=needs("edit_quota"))

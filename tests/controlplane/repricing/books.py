@@ -1,0 +1,113 @@
+"""An environment whose calls are in the ledger and in budgets, and what is in both."""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+import redis
+from django.db import connection
+
+from controlplane.editing import edits
+from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
+from controlplane.ledger.rows import AMOUNTS, DAYS, HOURS, TOTALS
+from controlplane.repair.budgets import restore_all
+from controlplane.spending.models import Budget
+from controlplane.usage.budget_counters import shared_counters, tier_counters
+from fuseboard.contract import keys
+from fuseboard.contract.calendar_period import period_around
+from fuseboard.contract.words import Period
+from tests.people import ADA
+
+WHY: dict[str, Any] = {"environment": "production", "reason": "The price list was misread", "actor": ADA}
+MILLION = 1_000_000
+MODEL, POOL = "gpt-5.2", "openai"
+
+
+def set_up(*, period: str = "month") -> None:
+    """A model, an account with a budget and a tier with one. The budgets are older than the audit: they have
+    all calls of their period.
+    """
+    edits.set_model(model=MODEL, pool=POOL, expected_version=0, **WHY)
+    edits.set_account(account="main", pools=[POOL], hosts=[], expected_version=0, **WHY)
+    edits.create_tenant(tenant="acme/shop", tier="pro", parent="acme", **WHY)
+    for name, owner in (("main-budget", {"account": "main"}), ("pro-budget", {"tier": "pro"})):
+        Budget.objects.create(environment_id="production", name=name, amount=10**12, period=period, **owner)
+
+
+def counter_keys() -> dict[str, str]:
+    """Owner -> the key of its counter."""
+    tenants = tier_counters("production", ["acme", "acme/shop"])
+    shared = {one.row.account or one.row.dependency: one.key for one in shared_counters("production")}
+    return shared | {one.tenant: one.key for one in tenants}
+
+
+def heartbeat(
+    day: date,
+    tenant: str,
+    *,
+    service: str = "shop",
+    model: str = MODEL,
+    dependency: str = POOL,
+    **numbers: int,
+) -> None:
+    """As gateways write what pods used, in one transaction: calls of the first hour of a day."""
+    add(rows_of(day, tenant, service=service, model=model, dependency=dependency, **numbers))
+
+
+def rows_of(day: date, tenant: str, *, service: str, model: str, dependency: str, **numbers: int) -> Any:
+    amounts = {**dict.fromkeys(AMOUNTS, 0), "calls": 1, **numbers}
+    what = {"environment": "production", "model": model, "dependency": dependency, **amounts}
+    at = datetime.combine(day, time.min, UTC).isoformat()
+    whole = {"environment": "production", "day": day.isoformat(), **amounts}
+    hours = [
+        {"whose": Whose.SERVICE, "at": at, "name": service, **what},
+        {"whose": Whose.TENANT, "at": at, "name": tenant, **what},
+    ]
+    return (HOURS, hours), (DAYS, [{"day": day.isoformat(), "tenant": tenant, **what}]), (TOTALS, [whole])
+
+
+def add(tables: Iterable[Any]) -> None:
+    from django.db import transaction
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        for table, rows in tables:
+            cursor.execute(table.add, [json.dumps(rows)])
+
+
+def began_us(period: str = "month") -> int:
+    return period_around(int(datetime.now(UTC).timestamp() * MILLION), Period(period), "UTC")[0]
+
+
+def spend(limits: redis.Redis, owner: str, amount: int, *, period: str = "month") -> None:
+    """As pods spend, and look at what is spent."""
+    key, began = counter_keys()[owner], began_us(period)
+    limits.set(key, f"{began} {spent(limits, owner) + amount}")
+    if not limits.hexists(keys.budget_mark(key), str(began)):
+        now = limits.time()
+        limits.hset(keys.budget_mark(key), str(began), f"{now[0] * MILLION + now[1]} 0")
+
+
+def spent(limits: redis.Redis, owner: str) -> int:
+    text = limits.get(counter_keys()[owner])
+    return int(text.split()[1]) if text else 0
+
+
+def worker() -> None:
+    """What the worker does every 10 s."""
+    restore_all(["production"], datetime.now(UTC))
+
+
+def books() -> list[dict[str, int]]:
+    """The sums of the four books of the ledger, which must be equal but for what rounding up adds."""
+    rows: tuple[Any, ...] = (
+        UsageHour.objects.filter(whose=Whose.SERVICE),
+        UsageHour.objects.filter(whose=Whose.TENANT),
+        UsageDay.objects.all(),
+        UsageTotal.objects.all(),
+    )
+    return [{name: sum(row[name] for row in each.values(name)) for name in AMOUNTS} for each in rows]
+
+
+def costs() -> list[int]:
+    return [book["micro_usd"] for book in books()]
