@@ -20,7 +20,7 @@ MIN_ANSWERS = 20
 LATELY_S = 600
 
 #: A newer gateway may store more.
-_FIGURES = 9
+_FIGURES = 11
 
 #: A dependency and a limit of it.
 Key = tuple[str, str]
@@ -41,6 +41,9 @@ class PodSeen:
     refused: int = 0
     blocked: int = 0
     others: int = 0
+    #: The present and the lowest time of the calls of all pods, where the limit follows it.
+    took_ms: int = 0
+    lowest_ms: int = 0
 
     @property
     def is_witness(self) -> bool:

@@ -14,7 +14,7 @@ from controlplane.errors import find
 from controlplane.policies.limits import LimitColumns, columns_for
 from controlplane.policies.models import (
     BREAKER_RANGES,
-    OPTIONAL_TIMES,
+    OPTIONAL_COLUMNS,
     Dependency,
     Environment,
     SubjectLimit,
@@ -122,7 +122,7 @@ def _dependencies(environment: Environment, budgets: _Budgets) -> Iterable[contr
             breaker=contract.BreakerPolicy(**{column: getattr(row, column) for column in BREAKER_RANGES}),
             timeout_ms=row.timeout_ms,
             wait_ms=row.wait_ms,
-            **{column: getattr(row, column) for column in OPTIONAL_TIMES},
+            **{column: getattr(row, column) for column in OPTIONAL_COLUMNS},
             protection=call_protection(row.protection),
             override=overrides.get(row.pk),
             reset_revision=row.reset_revision,

@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.policies.limits import LimitColumns, columns_of
 from controlplane.policies.models import (
     BREAKER_RANGES,
-    OPTIONAL_TIMES,
+    OPTIONAL_COLUMNS,
     Dependency,
     Environment,
     Template,
@@ -50,7 +50,7 @@ def dependency_fields(dependency: Dependency) -> Fields:
         "fallback_note": dependency.fallback_note,
         "timeout_ms": dependency.timeout_ms,
         **_wait(dependency.wait_ms),
-        **{column: value for column in OPTIONAL_TIMES if (value := getattr(dependency, column))},
+        **{column: value for column in OPTIONAL_COLUMNS if (value := getattr(dependency, column))},
         "runbook": dependency.runbook_id,
         **breaker_fields(dependency),
         **flat_protection(dependency.protection),

@@ -12,7 +12,7 @@ from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
 from controlplane.spending.models import Account, Budget, Model
 from fuseboard.contract.limit_fields import CALLERS
-from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
+from fuseboard.contract.policy import MAX_LATENCY_RISE, MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
 
 
@@ -292,7 +292,11 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
 STREAM_COLUMNS = ("first_part_ms", "between_parts_ms")
 MAX_PART_MS = 600_000
 #: Column -> its largest value. At 0, which documents leave out, pods use what they use without it.
-OPTIONAL_TIMES = {**dict.fromkeys(STREAM_COLUMNS, MAX_PART_MS), "store_wait_ms": MAX_STORE_WAIT_MS}
+OPTIONAL_COLUMNS = {
+    **dict.fromkeys(STREAM_COLUMNS, MAX_PART_MS),
+    "store_wait_ms": MAX_STORE_WAIT_MS,
+    "latency_rise_percent": MAX_LATENCY_RISE,
+}
 #: Kind -> its times. Calls of the others are seldom streamed, and cannot wait long for Redis.
 TIME_PRESETS: dict[str, dict[str, int]] = {
     Kind.LLM: {"first_part_ms": 30_000, "between_parts_ms": 60_000, "store_wait_ms": 250},
@@ -319,6 +323,8 @@ class Dependency(models.Model):
     between_parts_ms = models.IntegerField(default=0, db_default=0)
     #: A call waits this long for Redis before its pod decides alone; 0 for the deadline of the fleet.
     store_wait_ms = models.IntegerField(default=0, db_default=0)
+    #: Limits of calls at once fall while calls take so much longer than their lowest time; 0 for never.
+    latency_rise_percent = models.IntegerField(default=0, db_default=0)
     #: See ``fuseboard.contract.protection.CallProtection``. Empty for none.
     protection = models.JSONField(default=dict, db_default={}, blank=True)
     runbook = models.ForeignKey(
@@ -360,7 +366,7 @@ class Dependency(models.Model):
                 models.CheckConstraint(
                     condition=Q(**{f"{column}__range": (0, most)}), name=f"dependency_{column}_range"
                 )
-                for column, most in OPTIONAL_TIMES.items()
+                for column, most in OPTIONAL_COLUMNS.items()
             ),
             models.CheckConstraint(
                 condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"

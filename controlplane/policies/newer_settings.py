@@ -16,8 +16,9 @@ _BUDGETS = "budgets"
 _LEFT = "what vendors have left"
 _FOLLOWED = "limits that follow their vendors"
 _STORE_WAIT = "waits for Redis"
+_LATENCY = "limits that follow the time of calls"
 #: Settings that came with budgets: an agent that enforces no budget does not know them.
-WITH_BUDGETS = frozenset((_MODELS, _ACCOUNTS, _BUDGETS, _LEFT, _FOLLOWED, _STORE_WAIT))
+WITH_BUDGETS = frozenset((_MODELS, _ACCOUNTS, _BUDGETS, _LEFT, _FOLLOWED, _STORE_WAIT, _LATENCY))
 
 
 def newer_settings(environment: str) -> list[str]:
@@ -62,6 +63,8 @@ def _of_dependency(fields: Fields) -> Iterator[str]:
         yield "times of streams"
     if fields.get("store_wait_ms"):
         yield _STORE_WAIT
+    if fields.get("latency_rise_percent"):
+        yield _LATENCY
     if any(protection.get("timeouts_ms", ())):
         yield "timeouts of tiers"
     if protection.get("bulkhead", {}).get("share_idle"):

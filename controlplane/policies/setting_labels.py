@@ -32,6 +32,7 @@ CALLS: Mapping[str, str] = {
     "first_part_ms": "First part of a stream within, ms",
     "between_parts_ms": "Next part of a stream within, ms",
     "store_wait_ms": "Wait this long for Redis before deciding alone, ms",
+    "latency_rise_percent": "Lower limits of calls at once when calls take longer by, percent",
     "fallback_note": "What callers do while it is open",
 }
 #: Part of a protection -> its name. The empty part has the settings of the protection itself.

@@ -51,6 +51,9 @@ class LearnedLimit:
     others: int
     #: The part of the limit that this is, as far as several pods prove it.
     others_share: float
+    #: The present and the lowest time of calls, where the limit follows it.
+    took_ms: int | None
+    lowest_ms: int | None
 
     @property
     def applied(self) -> int:
@@ -137,6 +140,8 @@ def _limit(
     limit: LimitColumns, pods: Collection[PodSeen], spent: Mapping[str, int], least: int
 ) -> LearnedLimit:
     stated, followed = agreed(pods), applied(pods)
+    paces = sorted((one.took_ms, one.lowest_ms) for one in pods if one.lowest_ms)
+    took_ms, lowest_ms = paces[(len(paces) - 1) // 2] if paces else (None, None)
     left = [one.left for one in pods if one.left is not None and stated and one.said == stated.number]
     return LearnedLimit(
         name=limit.name,
@@ -155,4 +160,6 @@ def _limit(
         left=median_low(left) if left else None,
         others=sum(one.others for one in pods),
         others_share=others_share(pods, limit.limit, limit.window_s, least=least),
+        took_ms=took_ms,
+        lowest_ms=lowest_ms,
     )

@@ -15,7 +15,7 @@ from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import WORDS
 from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
-from controlplane.policies.models import OPTIONAL_TIMES
+from controlplane.policies.models import OPTIONAL_COLUMNS
 from dashboard.words.limit_values import value_words
 from dashboard.words.rate_words import limits_calls_at_once, rate_words
 from dashboard.words.setting_lines import column_label, lower_first, setting_words, value_text
@@ -24,7 +24,7 @@ from fuseboard.contract.words import Algorithm
 
 _PREFIXES = ("quotas", "vendor_limits", "subject_limits")
 #: Field -> its value where a revision leaves it out.
-_LEFT_OUT = {"wait_ms": 0, **dict.fromkeys(OPTIONAL_TIMES, 0), "breaker.window_calls": 0, "parent": ""}
+_LEFT_OUT = {"wait_ms": 0, **dict.fromkeys(OPTIONAL_COLUMNS, 0), "breaker.window_calls": 0, "parent": ""}
 
 
 @dataclass(frozen=True)

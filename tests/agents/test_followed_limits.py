@@ -1,6 +1,6 @@
 """A pod reports what it saw of its vendors, and decides by the numbers that ``learn.lua`` answers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -9,6 +9,7 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard.admission import followed_limits
+from fuseboard.admission.call_outcomes import MAX_TIMES
 from fuseboard.admission.followed_limits import KEPT_S, FollowedLimits
 from fuseboard.contract.policy import Dependency, Limit, Policy
 from fuseboard.contract.sync import SeenLimit
@@ -196,7 +197,7 @@ async def test_a_higher_floor_applies_at_once(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     async with serving(redis_url, monkeypatch) as (server, followed):
-        followed._answered("vendor", LIMITS[0])([30, 1, 1, 2, 5_000])
+        followed._answered("vendor", LIMITS[0])([30, 1, 1, 2, 5_000, 0, 0])
         assert numbers(server)["hour"] == 30
         give(server.configuration, policy(60), revision=9)
         assert numbers(server)["hour"] == 60
@@ -223,12 +224,12 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
 ):
     async with serving(redis_url, monkeypatch) as (server, followed):
         answered = followed._answered("vendor", LIMITS[0])
-        for reply in ([], [1], ["x"] * 5, ConnectionError("lost")):
+        for reply in ([], [1], ["x"] * 7, ConnectionError("lost")):
             answered(reply)  # type: ignore[arg-type]
         assert numbers(server)["hour"] == 100
-        answered([1, 1, 1, 2, 5_000])
+        answered([1, 1, 1, 2, 5_000, 0, 0])
         assert numbers(server)["hour"] == 20  # never below the floor
-        answered([10**9, 1, 1, 3, 0])
+        answered([10**9, 1, 1, 3, 0, 0, 0])
         assert numbers(server)["hour"] == 100
 
 
@@ -246,3 +247,71 @@ async def test_a_429_is_counted_and_an_outage_is_not(limits: redis.Redis, redis_
 
 def test_the_pod_reports_in_a_heartbeat_what_it_follows():
     assert SeenLimit(dependency="vendor", limit="hour", followed=70).said == 0
+
+
+def pool(rise_percent: int = 100, floor_percent: int = 20) -> Policy:
+    """Own machines: calls may take twice as long as at best."""
+    plain = policy(floor_percent, limits=(window(100, 3_600, name="hour"), slots(9, 3_600)))
+    (dependency,) = plain.dependencies
+    return replace(plain, dependencies=(replace(dependency, latency_rise_percent=rise_percent),))
+
+
+async def test_slots_follow_the_time_of_calls(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "fuseboard.limits")
+    async with serving(redis_url, monkeypatch) as (server, followed):
+        give(server.configuration, pool(), revision=9)
+        outcomes = server.admission.outcomes
+
+        def calls_take(seconds: float, done: Callable[[], bool]) -> Callable[[], bool]:
+            def look() -> bool:
+                sees(server, 10, 0)
+                outcomes.took["vendor"] += [seconds, seconds, 100 * seconds]
+                followed.look()
+                return done()
+
+            return look
+
+        # The lowest time is measured with few calls, and steps of 20 ms.
+        await eventually(calls_take(0.02, lambda: numbers(server)["slots"] == 1), every_s=0.03)
+        await eventually(calls_take(0.02, lambda: numbers(server)["slots"] == 9), every_s=0.03)
+        assert outcomes.paces == {("vendor", "slots"): (20, 20)}
+        permits = [await server.admission.admit_call("vendor", wait_s=60) for _ in range(9)]
+        await eventually(calls_take(2.0, lambda: numbers(server)["slots"] < 9), every_s=0.03)
+        assert numbers(server)["hour"] == 100
+        assert "because calls take longer" in caplog.text
+        (seen,) = [one for one in outcomes.seen() if one.limit == "slots"]
+        assert (seen.followed, seen.took_ms, seen.lowest_ms) == (numbers(server)["slots"], 2_000, 20)
+        assert len(permits) == 9
+        # Nothing follows any more, and nothing is kept.
+        give(server.configuration, pool(floor_percent=0), revision=10)
+        assert numbers(server)["slots"] == 9
+        assert outcomes.took == outcomes.paces == {}
+
+
+async def test_times_are_kept_where_limits_follow_them_only(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with serving(redis_url, monkeypatch) as (server, _):
+        outcomes = server.admission.outcomes
+        for revision, off in enumerate((policy(), pool(0), pool(floor_percent=0)), start=9):
+            give(server.configuration, off, revision=revision)
+            assert outcomes.took == {}
+        give(server.configuration, pool(), revision=99)
+        for outcome, failure, elapsed_s in (
+            (Outcome.OK, None, 1.0),
+            (Outcome.SLOW, None, 2.0),
+            (Outcome.FAILURE, ("HTTP 503", ""), 3.0),
+            (Outcome.FAILURE, ("timeout", ""), 4.0),
+            (Outcome.NEUTRAL, None, 5.0),
+            (Outcome.OK, None, None),
+        ):
+            permit = await server.admission.admit_call("vendor", wait_s=60)
+            permit.failure = failure
+            server.admission.report(permit, outcome, 0, elapsed_s)
+        assert outcomes.took == {"vendor": [1.0, 2.0, 4.0]}
+        outcomes.took["vendor"].extend([9.0] * MAX_TIMES)
+        permit = await server.admission.admit_call("vendor", wait_s=60)
+        server.admission.report(permit, Outcome.OK, 0, 1.0)
+        assert len(outcomes.took["vendor"]) == MAX_TIMES + 3

@@ -17,13 +17,16 @@ class Pod:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
         self.totals: Totals = (0, 0, 0, 0)
+        self.paces: dict[tuple[str, str], tuple[int, int]] = {}
         self.seen = SeenLimits()
         monkeypatch.setattr(seen_limits, "monotonic", lambda: self.now)
 
     def report(
         self, dependency: Dependency = VENDOR, followed: dict[tuple[str, str], int] | None = None
     ) -> tuple[SeenLimit, ...]:
-        return self.seen.report((dependency,), followed=followed or {}, totals=lambda *_: self.totals)
+        return self.seen.report(
+            (dependency,), followed=followed or {}, totals=lambda *_: self.totals, paces=self.paces
+        )
 
 
 @pytest.fixture
@@ -49,6 +52,12 @@ def test_a_number_is_forgotten_when_it_was_not_stated_lately(pod: Pod):
     pod.now += 1
     assert pod.seen.number("vendor", "minute") == 0
     assert pod.report() == ()
+
+
+def test_the_times_of_calls_are_those_that_the_limit_follows(pod: Pod):
+    pod.paces = {("vendor", "minute"): (3_100, 2_000)}
+    (seen,) = pod.report(followed={("vendor", "minute"): 70})
+    assert (seen.took_ms, seen.lowest_ms) == (3_100, 2_000)
 
 
 def test_what_became_of_calls_is_counted_over_ten_minutes(pod: Pod):

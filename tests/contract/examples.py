@@ -478,7 +478,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
     "sync_request.unsealed.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=UNSEALED),
     "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
-    **with_seen_limits(SMALLEST_REQUEST),
+    **with_seen_limits(SMALLEST_REQUEST, SMALLEST_POLICY),
     "sync_request.usage.json": msgspec.structs.replace(SMALLEST_REQUEST, usage=USAGE),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fuseboard.contract.policy import Dependency, Policy
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
@@ -93,12 +94,20 @@ EVIDENCE = (
     ),
 )
 
+#: Limits of calls at once follow the time of calls, which may take twice as long as at best.
+OWN_MACHINES = (Dependency(name="gpus", latency_rise_percent=100),)
+PACES = (SeenLimit(dependency="gpus", limit="at-once", followed=12, took_ms=3_100, lowest_ms=2_000),)
 
-def with_seen_limits(request: SyncRequest) -> dict[str, SyncRequest]:
-    """The request with what pods saw of limits of vendors, by the name of the golden document."""
+
+def with_seen_limits(request: SyncRequest, policy: Policy) -> dict[str, SyncRequest | Policy]:
+    """The request with what pods saw of limits of vendors, and the policy with what limits follow, by the
+    name of the golden document.
+    """
     return {
         "sync_request.seen.json": replace(request, seen=SEEN),
         "sync_request.evidence.json": replace(request, seen=EVIDENCE),
+        "sync_request.paces.json": replace(request, seen=PACES),
+        "policy.latency_rise.json": replace(policy, dependencies=OWN_MACHINES),
     }
 
 

@@ -39,6 +39,7 @@ from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import (
     ALONE,
     EVIDENCE,
+    PACES,
     PRIMITIVES,
     SAMPLES,
     SEEN,
@@ -222,7 +223,13 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             usage=USAGE,
         ),
         # Fields that came later are in another file.
-        msgspec.structs.replace(EVIDENCE[0], followed=SEEN[0].followed, left=7),
+        msgspec.structs.replace(
+            EVIDENCE[0],
+            followed=SEEN[0].followed,
+            left=7,
+            took_ms=PACES[0].took_ms,
+            lowest_ms=PACES[0].lowest_ms,
+        ),
         UNCHARGED[0],
         ALONE,
         PRIMITIVES,

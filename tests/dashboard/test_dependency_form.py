@@ -91,6 +91,16 @@ def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
     assert entry.after["protection.bulkhead.max_concurrent"] == 30
 
 
+def test_limits_of_own_machines_follow_the_time_of_calls(ada: Any) -> None:
+    page = text_of(ada.get(PAGE).content.decode())
+    assert "Lower limits of calls at once when calls take longer by, percent" in page
+    assert "0 to 1,000; over their lowest time; 0: never. For pools of own machines" in page
+    assert ada.post(PAGE, typed(latency_rise_percent="1001")).status_code == 422
+    assert ada.post(PAGE, typed(latency_rise_percent="50")).status_code == 302
+    (found,) = [one for one in policy_of(environment_of("production")).dependencies if one.name == row().name]
+    assert (row().latency_rise_percent, found.latency_rise_percent) == (50, 50)
+
+
 def test_it_is_scheduled_with_only_what_was_changed(ada: Any) -> None:
     starts = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}"
     changes = {

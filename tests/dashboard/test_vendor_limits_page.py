@@ -7,6 +7,7 @@ from django.db import OperationalError
 from shown import text_of
 from test_browser_pages import put_suggestions
 
+from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Environment
 from controlplane.suggestions.models import Suggestion
 
@@ -24,6 +25,15 @@ def test_it_names_what_is_used_by_whom_in_one_row(log_in: Any) -> None:
     assert "400 calls in 10 min: 18 refused by the vendor, 6 by limits here" in text
     assert "contract 0 of 700 900 calls per min 700 600 2 of 2 pods 40 2,400" in text
     assert text in text_of(page(log_in, address="/breakers/payments-api"))
+
+
+def test_a_limit_that_follows_the_time_of_calls_shows_it(log_in: Any) -> None:
+    put_suggestions()
+    Environment.objects.update(tuning={"vendor_floor_percent": 10})
+    for pod in Server.objects.exclude(seen=[]):
+        pod.seen = [[*pod.seen[0], 3_100, 2_000]]
+        pod.save()
+    assert "900 calls per min 700 calls take 3,100 ms, at best 2,000 ms 600" in text_of(page(log_in))
 
 
 def test_a_suggestion_has_its_evidence_and_buttons(log_in: Any) -> None:

@@ -9,6 +9,7 @@ from tools.experiments.load_steps import load_steps
 from tools.experiments.local_capacity import local_capacity, local_capacity_in_real_time
 from tools.experiments.one_bad_pod import one_bad_pod
 from tools.experiments.overload import overload, overload_in_real_time
+from tools.experiments.own_machines import own_machines
 from tools.experiments.result import Experiment
 from tools.experiments.retries import budget_table, retry_storm, sustained_failures
 from tools.experiments.shared_key import shared_key
@@ -40,7 +41,12 @@ SIMULATED: dict[str, Experiment] = {
     "T27": shared_key,
 }
 #: In virtual time, and too long for a test.
-LONG: dict[str, Experiment] = {"T28": following, "T29": token_reserve, "T30": following_at_once}
+LONG: dict[str, Experiment] = {
+    "T28": following,
+    "T29": token_reserve,
+    "T30": following_at_once,
+    "T31": own_machines,
+}
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
     "T2": one_bad_pod,

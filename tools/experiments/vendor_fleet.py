@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from statistics import median_low
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -30,6 +31,8 @@ class Answer:
     good: bool
     headers: dict[str, str] = field(default_factory=dict)
     wait_s: float | None = None
+    #: The time of a good answer; ``None`` for one like those of other vendors.
+    takes_s: float | None = None
 
 
 class Vendor(Protocol):
@@ -116,6 +119,33 @@ class AtOnce:
 
 
 @dataclass
+class Pool:
+    """Own machines, one call each. It refuses nothing until its queue is ``longest_s`` long: calls wait."""
+
+    machines: Callable[[float], float]
+    longest_s: float = 20.0
+    #: When each machine is free.
+    free: list[float] = field(default_factory=list)
+    draw: Random = field(default_factory=lambda: Random(5))
+
+    def ask(self, at: float) -> Answer:
+        number = int(self.machines(at))
+        while len(self.free) > number:
+            heapq.heappop(self.free)
+        while len(self.free) < number:
+            heapq.heappush(self.free, at)
+        waits_s = max(0.0, self.free[0] - at)
+        if waits_s > self.longest_s:
+            return Answer(good=False)
+        takes_s = waits_s + ANSWER_S * self.draw.uniform(0.5, 1.5)
+        heapq.heapreplace(self.free, at + takes_s)
+        return Answer(good=True, takes_s=takes_s)
+
+    def ended(self) -> None:
+        """The queue knows when."""
+
+
+@dataclass
 class Fleet:
     """Pods that share the counter of the real scripts; without ``store``, each client for itself.
 
@@ -135,6 +165,8 @@ class Fleet:
     asked: Counter[int] = field(default_factory=Counter)
     sent: Counter[int] = field(default_factory=Counter)
     refused: Counter[int] = field(default_factory=Counter)
+    #: By pod: the times of calls since its last report.
+    took: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.began_us = self.store.now_us if self.store is not None else 0
@@ -151,13 +183,15 @@ class Fleet:
         allowed = at >= self.paused_until and self.store.admit().granted == 1
         return f"b{self.store.batches}.1" if allowed else None
 
-    def answered(self, pod: int, at: float, answer: Answer, token: str) -> bool:
+    def answered(self, pod: int, at: float, answer: Answer, token: str, took_s: float) -> bool:
         """Whether the pod has a figure to send that it did not have before."""
         if self.store is None:
             return False
         if self.limit.algorithm is Algorithm.CONCURRENCY:
             self.store.now_us = self._now_us(at)
             self.store.settle(tokens=(token,))
+        if answer.good:
+            self.took.setdefault(pod, []).append(took_s)
         self.sent[pod] += 1
         self.refused[pod] += not answer.good
         if not answer.good:
@@ -182,7 +216,9 @@ class Fleet:
         assert self.learner is not None
         self.learner.now_us = self._now_us(at)
         counts = (self.asked.pop(pod, 0), self.sent.pop(pod, 0), self.refused.pop(pod, 0))
-        number = self.learner.report(f"pod-{pod}", *counts, self.stated.pop(pod, 0)).limit
+        took = self.took.pop(pod, [])
+        took_us = int(median_low(took) * 1e6) if took else 0
+        number = self.learner.report(f"pod-{pod}", *counts, self.stated.pop(pod, 0), took_us).limit
         burst = max(1, self.limit.burst * number // self.limit.limit)
         self.store.limits = [replace(self.limit, limit=number, burst=burst)]
         return number
@@ -197,6 +233,8 @@ class Found:
     refusals: list[float] = field(default_factory=list)
     #: When it answered calls of the fleet.
     answers: list[float] = field(default_factory=list)
+    #: (second, seconds that a good answer took)
+    took: list[tuple[float, float]] = field(default_factory=list)
     #: (second, the limit that followed)
     followed: list[tuple[float, float]] = field(default_factory=list)
 
@@ -233,19 +271,21 @@ def play(
         elif what == "try" and (token := fleet.wants(more[0], now)) is not None:
             answer = vendor.ask(now)
             takes_s = ANSWER_S * draw.uniform(0.5, 1.5) if answer.good else REFUSAL_S
-            at(now + takes_s, "answer", *more, answer, token)
+            takes_s = answer.takes_s or takes_s
+            at(now + takes_s, "answer", *more, answer, token, takes_s)
         elif what == "answer":
-            pod, tried, answer, token = more
+            pod, tried, answer, token, took_s = more
             found.answers.append(now)
             if answer.good:
                 vendor.ended()
                 found.ok += 1
+                found.took.append((now, took_s))
             else:
                 found.refusals.append(now)
                 if tried < fleet.retries:
                     own_s = min(8, 0.5 * 2**tried) * draw.uniform(0.75, 1)
                     at(now + max(answer.wait_s or 0, own_s), "try", pod, tried + 1)
-            if fleet.answered(pod, now, answer, token):
+            if fleet.answered(pod, now, answer, token, took_s):
                 at(now + LEFT_WAIT_S, "send", pod)
         elif what == "send":
             fleet.send(more[0], now)

@@ -24,6 +24,10 @@ from fuseboard.without_redis.local_limits import LocalLimits
 CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
 
 
+#: Calls of one dependency whose times are kept until the next report.
+MAX_TIMES = 1_000
+
+
 class CallOutcomes(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     counters: Counters
@@ -42,6 +46,10 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
     limited_shortly: dict[str, int] = field(default_factory=dict)
     #: Dependency and limit -> the number that applies instead of the configured one.
     followed: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Dependency and limit -> the present and the lowest time of the calls of all pods, in ms.
+    paces: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    #: Dependency whose limits follow the time of its calls -> those of this pod since its last report.
+    took: dict[str, list[float]] = field(default_factory=dict)
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int, elapsed_s: float | None) -> None:
         """Count how a permitted call ended, once."""
@@ -50,6 +58,8 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
         permit.reported = True
         if elapsed_s is not None and outcome is not NEUTRAL:
             self.counters.call_took(permit.dependency, elapsed_s)
+            if (took := self.took.get(permit.dependency)) is not None:
+                self._note_time(took, permit, outcome, elapsed_s)
         if permit.slot is not None:
             permit.slot.end(outcome is not NEUTRAL)
         breaker = self.breakers[permit.dependency]
@@ -68,6 +78,12 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
         tally.ok += 1
         if not tally.scheduled:
             self.reports.tally(tally)
+
+    def _note_time(self, took: list[float], permit: Permit, outcome: Outcome, elapsed_s: float) -> None:
+        """An error may come fast, and says nothing of the queue. A timeout does."""
+        failed = outcome is Outcome.FAILURE and (permit.failure is None or permit.failure[0] != "timeout")
+        if len(took) < MAX_TIMES and not failed:
+            took.append(elapsed_s)
 
     def _report_in_full(
         self, breaker: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int
@@ -138,7 +154,10 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
     def seen(self) -> tuple[SeenLimit, ...]:
         """The numbers that vendors have stated lately, those followed, and what became of calls."""
         return self.seen_limits.report(
-            self.configuration.snapshot.policy.dependencies, followed=self.followed, totals=self._totals
+            self.configuration.snapshot.policy.dependencies,
+            followed=self.followed,
+            totals=self._totals,
+            paces=self.paces,
         )
 
     def _totals(self, dependency: str, limit: str) -> Totals:

@@ -37,6 +37,8 @@ _CAUSES = {
     1: "the vendor states it",
     2: "the vendor refused calls",
     3: "there is room again",
+    4: "calls take longer",
+    5: "the lowest time of calls is measured",
 }
 
 
@@ -69,6 +71,8 @@ class FollowedLimits:
         #: Dependencies with slots and other limits: refusals that name a time are about the others.
         self._mixed: frozenset[str] = frozenset()
         self._floor_percent = 0
+        #: Dependency whose limits of calls at once follow the time of its calls -> by how much it may rise.
+        self._rises: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         outcomes.configuration.listen(self.adopt)
 
@@ -96,9 +100,19 @@ class FollowedLimits:
             == {True, False}
         )
         kept = {(name, limit.name) for name, limits in self._limits.items() for limit in limits}
-        for known in (self._seen, self._numbers, self._outcomes.followed):
+        for known in (self._seen, self._numbers, self._outcomes.followed, self._outcomes.paces):
             for key in known.keys() - kept:
                 known.pop(key)
+        self._rises = {
+            dependency.name: dependency.latency_rise_percent
+            for dependency in snapshot.policy.dependencies
+            if dependency.latency_rise_percent and any(map(_is_slots, self._limits.get(dependency.name, ())))
+        }
+        took = self._outcomes.took
+        for name in took.keys() - self._rises:
+            del took[name]
+        for name in self._rises:
+            took.setdefault(name, [])
         for name, limits in self._limits.items():
             for limit in limits:
                 # The calls that the pod saw before are not about this limit.
@@ -106,7 +120,7 @@ class FollowedLimits:
             self._apply(name)
 
     def _totals(self, name: str, limit: Limit) -> _Seen:
-        outcomes, slots = self._outcomes, limit.algorithm is Algorithm.CONCURRENCY
+        outcomes, slots = self._outcomes, _is_slots(limit)
         reason = Reason.CONCURRENCY if slots else Reason.VENDOR_LIMIT
         sent, blocked = outcomes.counters.calls_of(name, reason)
         refused = outcomes.limited_shortly if slots and name in self._mixed else outcomes.limited
@@ -121,16 +135,30 @@ class FollowedLimits:
         self._later()
         now = monotonic()
         for name, limits in self._limits.items():
+            took_us = self._took_us(name)
             for limit in limits:
                 number = self._numbers.get((name, limit.name))
                 if number is not None and now - number.at >= KEPT_S:
                     del self._numbers[name, limit.name]
+                    self._outcomes.paces.pop((name, limit.name), None)
                     self._apply(name)
-                self._report(name, limit, now)
+                self._report(name, limit, now, took_us)
 
-    def _report(self, name: str, limit: Limit, now: float) -> None:
+    def _took_us(self, name: str) -> int:
+        """The median of the times of calls since the last report; 0 for unknown."""
+        took = self._outcomes.took.get(name)
+        if not took:
+            return 0
+        took.sort()
+        middle = took[(len(took) - 1) // 2]
+        took.clear()
+        return max(1, int(middle * 1_000_000))
+
+    def _report(self, name: str, limit: Limit, now: float, took_us: int) -> None:
         outcomes = self._outcomes
-        key = keys.learned(outcomes.configuration.environment, name, limit.name).encode()
+        environment = outcomes.configuration.environment
+        key = keys.learned(environment, name, limit.name).encode()
+        counter = keys.vendor_limit(environment, name, limit.name).encode()
         if not outcomes.health.usable or not self._store.serves(key):
             return
         total, before = self._totals(name, limit), self._seen[name, limit.name]
@@ -148,12 +176,13 @@ class FollowedLimits:
             limit.limit,
             self._floor(limit),
             int(TICK_S * 1_000_000),
+            *((took_us, self._rises.get(name, 0)) if _is_slots(limit) else (0, 0)),
         )
-        self._store.run(LEARN, (key,), arguments, self._answered(name, limit))
+        self._store.run(LEARN, (key, counter), arguments, self._answered(name, limit))
 
     def _answered(self, name: str, limit: Limit) -> Callable[[Reply], None]:
         def answered(reply: Reply) -> None:
-            if isinstance(reply, list) and len(reply) == 5 and all(type(part) is int for part in reply):
+            if isinstance(reply, list) and len(reply) == 7 and all(type(part) is int for part in reply):
                 self._learn(name, limit, reply)
             elif not isinstance(reply, ConnectionLostError):
                 self._outcomes.health.failed(f"learn: {reply}")
@@ -163,7 +192,11 @@ class FollowedLimits:
     def _learn(self, name: str, limit: Limit, reply: list[int]) -> None:
         if limit not in self._limits.get(name, ()):
             return  # the configuration has changed meanwhile
-        number, _, _, cause, share = reply
+        number, _, _, cause, share, lowest_us, present_us = reply
+        if lowest_us:
+            self._outcomes.paces[name, limit.name] = (present_us // 1000, lowest_us // 1000)
+        else:
+            self._outcomes.paces.pop((name, limit.name), None)
         number = max(self._floor(limit), min(limit.limit, number))
         before = self._numbers.get((name, limit.name))
         self._numbers[name, limit.name] = _Number(number, monotonic())
@@ -212,6 +245,10 @@ class FollowedLimits:
         if limit.algorithm is Algorithm.TOKEN_BUCKET:
             burst = max(1, limit.burst * lowered // limit.limit)
         return replace(limit, limit=lowered, burst=burst)
+
+
+def _is_slots(limit: Limit) -> bool:
+    return limit.algorithm is Algorithm.CONCURRENCY
 
 
 def follows(limit: Limit) -> bool:

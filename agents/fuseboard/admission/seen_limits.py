@@ -59,6 +59,7 @@ class SeenLimits:
         *,
         followed: Mapping[tuple[str, str], int],
         totals: Callable[[str, str], Totals],
+        paces: Mapping[tuple[str, str], tuple[int, int]],
     ) -> tuple[SeenLimit, ...]:
         """The limits of vendors with news: first those of which a number is known."""
         now = monotonic()
@@ -68,12 +69,16 @@ class SeenLimits:
             del self.stated[key]
         for key in self._before.keys() - kept:
             del self._before[key]
-        found = [self._seen(key, followed.get(key, 0), totals(*key), now) for key in keys]
+        found = [
+            self._seen(key, followed.get(key, 0), totals(*key), paces.get(key, (0, 0)), now) for key in keys
+        ]
         known = [one for one in found if one.said or one.followed]
         others = [one for one in found if not (one.said or one.followed) and (one.sent or one.blocked)]
         return tuple((known + others)[:MAX_SEEN])
 
-    def _seen(self, key: tuple[str, str], followed: int, totals: Totals, now: float) -> SeenLimit:
+    def _seen(
+        self, key: tuple[str, str], followed: int, totals: Totals, pace: tuple[int, int], now: float
+    ) -> SeenLimit:
         stated = self.stated.get(key)
         sent, refused, blocked, others = self._lately(key, totals, now)
         return SeenLimit(
@@ -88,6 +93,8 @@ class SeenLimits:
             refused=refused,
             blocked=blocked,
             others=others,
+            took_ms=pace[0],
+            lowest_ms=pace[1],
         )
 
     def _lately(self, key: tuple[str, str], totals: Totals, now: float) -> Totals:

@@ -46,6 +46,8 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 
 #: The longest wait that the configuration can set. A caller can ask for a longer one.
 MAX_WAIT_MS = 60_000
+#: The most that calls may take longer than their lowest time before limits of slots fall, in percent.
+MAX_LATENCY_RISE = 1_000
 #: A thread that asks its agent waits a second longer than the decision may take.
 MAX_STORE_WAIT_MS = 500
 WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
@@ -202,6 +204,9 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     between_parts_ms: MillisOrNone = 0
     #: A call waits this long for Redis before its pod decides alone; 0 for the deadline of the fleet.
     store_wait_ms: Annotated[int, Meta(ge=0, le=MAX_STORE_WAIT_MS)] = 0
+    #: Limits of calls at once fall while calls take longer than their lowest time by more than this percent;
+    #: 0 for never. Only where limits of vendors follow, see ``Tuning.vendor_floor_percent``.
+    latency_rise_percent: Annotated[int, Meta(ge=0, le=MAX_LATENCY_RISE)] = 0
     #: The protection of each pod from it; absent for none.
     protection: CallProtection | None = None
     override: Override | None = None

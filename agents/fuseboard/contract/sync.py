@@ -203,6 +203,9 @@ class SeenLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     blocked: Total = 0
     #: Charged to this limit because the vendor had less left than Redis: spent by others.
     others: Total = 0
+    #: The present and the lowest time of the calls of all pods, where the limit follows it; 0 for unknown.
+    took_ms: Age = 0
+    lowest_ms: Age = 0
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

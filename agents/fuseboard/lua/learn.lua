@@ -8,7 +8,12 @@
 -- A pod is not the only one because the others have not reported in this tick: what it saw waits for their reports.
 -- What cannot be read counts as never learned.
 --
--- KEYS  learned
+-- A pool of own machines refuses nothing: its queue grows. So with `rise` above 0, the limit falls, too, when calls
+-- take longer than their lowest time and this part of it. The lowest time is not that of the last minutes, which
+-- would rise with the queue. If calls have not been near it for ten minutes, the limit is lowered shortly, until the
+-- queue is empty, and what calls take then is the lowest time.
+--
+-- KEYS  learned, slots: the counter of a limit of calls at once
 -- ARGV  1 server   the reporting pod
 --       2 asked    calls that it wanted to make since its last report
 --       3 sent     calls that it made
@@ -17,13 +22,16 @@
 --       6 ceiling  the configured limit
 --       7 floor    the lowest limit, at least 1
 --       8 tick     us
+--       9 took     us, the median of the pod's calls since its last report, 0 for unknown
+--       10 rise    percent; 0 for not by time
 -- Returns integers: followed, generation (rises when followed changes), steps so far, the cause of the last change
---       (0 none  1 stated by the vendor  2 refusals  3 room again), share of refusals in that step in 1/10,000
+--       (0 none  1 stated by the vendor  2 refusals  3 room again  4 calls take longer  5 to measure the lowest
+--       time), share of refusals in that step in 1/10,000, the lowest time and the present one in us, 0 for unknown
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local floor, min, max = math.floor, math.min, math.max
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local LARGEST = 9007199254740991
 -- Shares of refusals: above the first, the limit falls; below the second, it rises.
 local TOO_MANY, FEW = 0.01, 0.005
@@ -34,9 +42,14 @@ local WINDOW, HELD, BACK, HEARD = 6, 2, 18, 60
 -- reported calls.
 -- The other pods of a large fleet see the same vendor.
 local MOST_SERVERS = 200
+-- Ticks: for which the time of a pod counts, until the lowest time is measured again, in which that must end.
+local RECENT, STALE, PROBE = 2, 120, 24
+-- The most that the limit rises by time in a tick; the part of the limit without a queue that is used to measure.
+local MOST_UP, QUIET = 0.1, 0.8
 
 local server, ceiling = ARGV[1], tonumber(ARGV[6])
 local lowest, tick = min(ceiling, tonumber(ARGV[7])), tonumber(ARGV[8])
+local took, rise = tonumber(ARGV[9]), 1 + tonumber(ARGV[10]) / 100
 
 local function is_number(value)
     return type(value) == 'number' and value == value and value >= 0 and value <= LARGEST
@@ -52,6 +65,26 @@ local NUMBERS = {
     'next', 'limit', 'bound', 'was', 'fell', 'at', 'held', 'why', 'share', 'generation', 'steps',
 }
 
+-- base: the lowest time; near: when calls were last near it; before: the time one step ago; ends: of a measurement, 0
+-- for none; held: until then, nothing moves by time.
+local TIMES = { 'base', 'near', 'present', 'before', 'ends', 'held' }
+
+local function read_times(t)
+    local good = type(t) == 'table' and type(t.pods) == 'table' and length(t.pods) <= MOST_SERVERS
+    for _, name in ipairs(TIMES) do good = good and is_number(t[name]) end
+    if not good then return { base = 0, near = now, present = 0, before = 0, ends = 0, held = 0, pods = {} } end
+    for name, pod in pairs(t.pods) do
+        local known = type(name) == 'string' and type(pod) == 'table'
+        if known and is_number(pod[1]) and pod[1] >= 1 and is_number(pod[2]) then
+            pod[2] = min(pod[2], now)
+        else
+            t.pods[name] = nil
+        end
+    end
+    t.near, t.ends, t.held = min(t.near, now), min(t.ends, now + PROBE * tick), min(t.held, now + PROBE * tick)
+    return t
+end
+
 -- Every field is checked, so that no text in the key can raise an error or leave the bounds.
 local function read(text)
     local good, s = pcall(cmsgpack.unpack, text or '')
@@ -60,7 +93,7 @@ local function read(text)
     good = good and #s.window <= WINDOW and length(s.pods) <= MOST_SERVERS
     for _, name in ipairs(NUMBERS) do good = good and is_number(s[name]) end
     if not good then
-        return {
+        s = {
             next = now + tick, limit = ceiling, bound = ceiling, was = 0, fell = 0, at = 0, held = 0, why = 0,
             share = 0, generation = 0, steps = 0, pods = {}, window = {},
         }
@@ -81,6 +114,7 @@ local function read(text)
     -- After a failover, the clock may be behind.
     s.next, s.held = min(s.next, now + tick), min(s.held, now + HELD * tick)
     s.at = min(s.at, now)
+    s.times = rise > 1 and read_times(s.times) or nil
     return s
 end
 
@@ -102,11 +136,57 @@ local function stated(s)
     return agreed and number or ceiling
 end
 
+-- Pods that have lately made calls.
+local function calling(s)
+    local number = 0
+    for _, pod in pairs(s.pods) do
+        if pod[7] > 0 and now - pod[7] <= WINDOW * tick then number = number + 1 end
+    end
+    return number
+end
+
+-- The number that applies: less than the limit while the lowest time is measured.
+local function applied(s)
+    local t = s.times
+    if not t or t.ends == 0 then return floor(s.limit) end
+    return floor(max(lowest, t.base > 0 and s.limit * QUIET / rise or 0))
+end
+
+-- The time of the pod in the middle. Of two pods, the faster one says that calls take long, and the slower one
+-- that they are fast: one of them alone moves nothing.
+local function middle(s)
+    local times = {}
+    for _, pod in pairs(s.times.pods) do
+        if now - pod[2] <= RECENT * tick then times[#times + 1] = pod[1] end
+    end
+    if #times == 0 or #times == 1 and calling(s) > 1 then return 0, 0 end
+    table.sort(times)
+    return times[ceil(#times / 2)], times[floor(#times / 2) + 1]
+end
+
+-- The factor by which calls may take longer than now: below 1, they take too long. Nothing if that is unknown, or
+-- is being measured.
+local function slack(s)
+    local t = s.times
+    local fast, slow = middle(s)
+    local lately = max(slow, t.before)
+    t.present, t.before = fast, slow
+    if t.ends > 0 then
+        if now < t.ends then return end
+        t.base, t.near, t.ends, t.held, s.why = slow, now, 0, now + tick + slow, 3
+    elseif slow > 0 and (t.base == 0 or now - t.near > STALE * tick and s.limit < ceiling) then
+        t.ends, s.why = now + min(PROBE * tick, 2 * tick + 3 * slow), 5
+    elseif slow > 0 then
+        t.base = min(t.base, lately)
+        if slow <= t.base * (1 + rise) / 2 then t.near = now end
+        return rise * t.base / fast
+    end
+end
+
 -- Whether the limit binds, calls that were made and refused in this tick, and whether they wait for other reports.
 local function count(s)
-    local names, all, several = {}, 0, 0
+    local names, all = {}, 0
     for name, pod in pairs(s.pods) do
-        if pod[7] > 0 and now - pod[7] <= WINDOW * tick then several = several + 1 end
         if pod[2] > 0 then
             names[#names + 1] = name
             all = all + pod[2]
@@ -125,12 +205,20 @@ local function count(s)
     end
     local binds = asked > 1.02 * sent
     if #names > 1 then refused = refused - worst + second end
-    return binds, sent, refused, #names == 1 and several > 1
+    return binds, sent, refused, #names == 1 and calling(s) > 1
+end
+
+-- Calls in progress.
+local function in_use()
+    local number = redis.pcall('ZCOUNT', KEYS[2], '(' .. string.format('%d', now), '+inf')
+    return type(number) == 'number' and number or 0
 end
 
 local function step(s)
-    local before, bound = s.limit, max(lowest, min(ceiling, stated(s)))
+    local before, bound = applied(s), max(lowest, min(ceiling, stated(s)))
     local binds, sent, refused, waits = count(s)
+    local room, used = s.times and slack(s), s.times and in_use() or 0
+    local full = room and used >= floor(s.limit)
     -- After a fall, calls that were made before it are still answered: they must not count again.
     local rests = now < s.held
     waits = waits and not rests
@@ -149,18 +237,28 @@ local function step(s)
         local limit = s.limit * (1 - min(MOST_DOWN, (share - TOO_MANY) / 2 + 0.01))
         s.was, s.fell, s.at, s.held, s.window, s.why = s.limit, s.limit - limit, now, now + HELD * tick, {}, 2
         s.limit = limit
-    elseif share <= FEW and binds and s.limit < bound and not rests and not waits then
+    elseif room and room < 1 and now >= s.times.held and 2 * used >= s.limit then
+        s.limit, s.why = s.limit * max(1 - MOST_DOWN, room), 4
+        s.times.held = now + min(PROBE * tick, max(HELD * tick, tick + s.times.present))
+    elseif share <= FEW and (binds or full) and s.limit < bound and not rests and not waits then
         -- The climb is that of CUBIC: fast towards the limit that was refused last, slowly near it, and then further.
         local limit = s.limit + 0.01 * bound
         if s.at > 0 then
             local x = ((now - s.at) / tick - BACK) / BACK
             limit = s.was + (x < 0 and s.fell or max(s.fell, 0.05 * bound)) * x * x * x - 0.01 * s.was
         end
+        if room then
+            -- No more than a tenth in the time of a call: only then it shows what it did.
+            local most = s.limit * (1 + min(MOST_UP, (room - 1) / 2) * min(1, tick / s.times.present))
+            limit = now < s.times.held and 0 or s.at > 0 and min(limit, most) or most
+        elseif s.times and (s.times.ends > 0 or now < s.times.held) then
+            limit = 0
+        end
         if limit > s.limit then s.limit, s.why = limit, 3 end
     end
     s.limit = max(lowest, min(bound, s.limit))
     if s.limit >= ceiling then s.was, s.fell, s.at = 0, 0, 0 end
-    if floor(s.limit) ~= floor(before) then
+    if applied(s) ~= before then
         s.generation, s.share = s.generation + 1, floor(share * 10000)
     end
     s.steps, s.next = s.steps + 1, now + tick
@@ -170,6 +268,9 @@ local function step(s)
         elseif not waits then
             pod[1], pod[2], pod[3] = 0, 0, 0
         end
+    end
+    for name, pod in pairs(s.times and s.times.pods or {}) do
+        if now - pod[2] > RECENT * tick then s.times.pods[name] = nil end
     end
 end
 
@@ -188,6 +289,10 @@ if pod then
     pod[5] = now
     if tonumber(ARGV[3]) > 0 then pod[7] = now end
 end
+if took > 0 and s.times and (s.times.pods[server] or length(s.times.pods) < MOST_SERVERS) then
+    s.times.pods[server] = { took, now }
+end
 if now >= s.next then step(s) end
 redis.call('SET', KEYS[1], cmsgpack.pack(s), 'PX', 3600000)
-return { floor(s.limit), s.generation, s.steps, s.why, s.share }
+local t = s.times or { base = 0, present = 0 }
+return { applied(s), s.generation, s.steps, s.why, s.share, t.base, t.present }

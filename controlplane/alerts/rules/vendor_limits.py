@@ -30,8 +30,8 @@ VENDOR_LIMIT_RULES: tuple[Rule[Any], ...] = (
         scope=EACH_FOLLOWED,
         text=lambda one: f"{one.dependency} allows {percent(one.share)} of {one.limit}",
         detail=lambda one: (
-            f"Pods apply {one.number:,} instead of {one.configured:,}: the vendor refuses calls, or states"
-            " less."
+            f"Pods apply {one.number:,} instead of {one.configured:,}: the vendor refuses calls, states less,"
+            " or is slow."
         ),
         headline=lambda one: Headline(one.dependency, "allows", "less than half of its limit"),
         weight=275,

@@ -104,6 +104,7 @@ class DependencyOut(FromObject):
     first_part_ms: int
     between_parts_ms: int
     store_wait_ms: int
+    latency_rise_percent: int
     breaker: dict[str, int]
     #: The protection of a pod from it; null for nothing.
     protection: CallProtectionOut | None

@@ -17,7 +17,7 @@ from controlplane.validation import (
     is_printable,
 )
 from fuseboard.contract.limit_fields import MAX_ENDPOINT
-from fuseboard.contract.policy import MAX_STORE_WAIT_MS, MAX_WAIT_MS
+from fuseboard.contract.policy import MAX_LATENCY_RISE, MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import SLUG_PATTERN, is_subject
 
 
@@ -148,6 +148,16 @@ PartTime = Annotated[
         " instead of the timeout; 0 for none.",
     ),
 ]
+LatencyRise = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_LATENCY_RISE,
+        description="Limits of calls at once (`concurrency`) fall while calls take longer than their lowest"
+        " time by more than this percent; 0 for never. Only where limits follow: `vendor_floor_percent` of"
+        " the environment is not 0.",
+    ),
+]
 StoreWait = Annotated[
     int,
     Field(
@@ -222,6 +232,7 @@ class BreakerPolicyIn(ReasonIn):
     first_part_ms: PartTime | None = None
     between_parts_ms: PartTime | None = None
     store_wait_ms: StoreWait | None = None
+    latency_rise_percent: LatencyRise | None = None
     expected_version: Version | None = None
 
 

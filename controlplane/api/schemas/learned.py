@@ -62,6 +62,8 @@ class LearnedLimitOut(FromObject):
     since: datetime | None
     left: int | None
     others: int = Field(description="Spent by others with the same key in the last 10 minutes.")
+    took_ms: int | None = Field(description="What calls take, where the limit follows it.")
+    lowest_ms: int | None = Field(description="The lowest time of calls, where the limit follows it.")
 
 
 class LearnedOut(FromObject):

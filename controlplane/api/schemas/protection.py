@@ -8,6 +8,7 @@ from pydantic import Field, create_model
 from controlplane.api.schemas.edits_in import (
     BreakerColumns,
     ExpectedRevision,
+    LatencyRise,
     Note,
     PartTime,
     ReasonIn,
@@ -230,6 +231,7 @@ class DependencyIn(ReasonIn):
     first_part_ms: PartTime | None = None
     between_parts_ms: PartTime | None = None
     store_wait_ms: StoreWait | None = None
+    latency_rise_percent: LatencyRise | None = None
     runbook: Slug | None = None
     breaker: BreakerColumns = {}  # noqa: RUF012
     protection: Annotated[

@@ -17,13 +17,14 @@ from controlplane.validation import Problems
 
 
 class Times(TypedDict, total=False):
-    """Times of the calls to a dependency, in ms. One that is left out, or is ``None``, stays."""
+    """Times of the calls to a dependency, mostly in ms. One that is left out, or is ``None``, stays."""
 
     timeout_ms: int | None
     wait_ms: int | None
     first_part_ms: int | None
     between_parts_ms: int | None
     store_wait_ms: int | None
+    latency_rise_percent: int | None
 
 
 class Texts(TypedDict):

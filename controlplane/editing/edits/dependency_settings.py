@@ -8,10 +8,10 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.edits.edit_entity import EntityEdit, preview_edit, problems_by_field, save_call
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
-from controlplane.policies.models import OPTIONAL_TIMES
+from controlplane.policies.models import OPTIONAL_COLUMNS
 from controlplane.policies.protection import PROTECTION, differing
 
-_PLAIN = ("timeout_ms", "wait_ms", *OPTIONAL_TIMES, "fallback_note")
+_PLAIN = ("timeout_ms", "wait_ms", *OPTIONAL_COLUMNS, "fallback_note")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class DependencySettings:
     first_part_ms: int = 0
     between_parts_ms: int = 0
     store_wait_ms: int = 0
+    latency_rise_percent: int = 0
     fallback_note: str
     #: The change that ``set_protection`` takes.
     protection: Mapping[str, Any] | str

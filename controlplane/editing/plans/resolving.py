@@ -27,7 +27,7 @@ from controlplane.policies.limits import (
 )
 from controlplane.policies.models import (
     OPEN_TOO_SHORT,
-    OPTIONAL_TIMES,
+    OPTIONAL_COLUMNS,
     TIME_PRESETS,
     WINDOW_TOO_FEW,
     Dependency,
@@ -458,7 +458,7 @@ def _is_hashable(key: Any) -> bool:
 
 
 #: Fields of tiers and dependencies that a row leaves out at 0.
-_ZEROS = ("wait_ms", *OPTIONAL_TIMES, "breaker.window_calls")
+_ZEROS = ("wait_ms", *OPTIONAL_COLUMNS, "breaker.window_calls")
 
 
 def _without_zeros(fields: Fields) -> Fields:

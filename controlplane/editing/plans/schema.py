@@ -13,7 +13,7 @@ from controlplane.editing.plans.yaml_reading import Lines
 from controlplane.editing.rows.limit_checks import check_limit_columns, check_time_zone
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import VALUES
-from controlplane.policies.models import BREAKER_RANGES, MAX_MS, OPTIONAL_TIMES, Kind
+from controlplane.policies.models import BREAKER_RANGES, MAX_MS, OPTIONAL_COLUMNS, Kind
 from controlplane.policies.protection import CALL, PROTECTION, Shape, check_patch
 from controlplane.spending.budget_fields import (
     check_amount,
@@ -85,7 +85,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "fallback_note": _text(500, lines=True),
         "timeout_ms": _whole(1, MAX_MS),
         "wait_ms": _whole(0, MAX_WAIT_MS),
-        **{column: _whole(0, most) for column, most in OPTIONAL_TIMES.items()},
+        **{column: _whole(0, most) for column, most in OPTIONAL_COLUMNS.items()},
         "runbook": _optional_slug,
     },
     "model": {"pool": _optional_slug},

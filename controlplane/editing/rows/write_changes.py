@@ -20,7 +20,7 @@ from controlplane.policies.history import Changed, Progress
 from controlplane.policies.limits import VALUES, LimitColumns, full_columns, set_columns
 from controlplane.policies.models import (
     BREAKER_RANGES,
-    OPTIONAL_TIMES,
+    OPTIONAL_COLUMNS,
     Dependency,
     Environment,
     SubjectLimit,
@@ -108,7 +108,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row = row or Dependency(environment_id=revision.environment, name=name, version=first)
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
-    for column in ("wait_ms", *OPTIONAL_TIMES):
+    for column in ("wait_ms", *OPTIONAL_COLUMNS):
         setattr(row, column, fields.get(column, 0))
     row.protection = _protection(row.protection, fields)
     for column in BREAKER_RANGES:

@@ -127,7 +127,8 @@ def _seen(one: SeenLimit, seen_wall: float) -> tuple[object, ...]:
     """See ``controlplane.fleet.stated_limits.PodSeen``."""
     since = round(seen_wall - one.for_ms / 1000) if one.answers else 0
     stated = (one.said, one.followed, one.answers, since, one.left)
-    return (one.dependency, one.limit, *stated, one.sent, one.refused, one.blocked, one.others)
+    calls = (one.sent, one.refused, one.blocked, one.others)
+    return (one.dependency, one.limit, *stated, *calls, one.took_ms, one.lowest_ms)
 
 
 def _share(server: KnownServer) -> dict[str, int]:

@@ -8,7 +8,7 @@ from controlplane.phrases import range_words
 from controlplane.policies.models import (
     BREAKER_RANGES,
     MAX_MS,
-    OPTIONAL_TIMES,
+    OPTIONAL_COLUMNS,
     STREAM_COLUMNS,
     TIME_PRESETS,
     Change,
@@ -68,7 +68,7 @@ _SELDOM = frozenset(
 _TIMES = {
     "timeout_ms": (1, MAX_MS),
     "wait_ms": (0, MAX_WAIT_MS),
-    **{column: (0, most) for column, most in OPTIONAL_TIMES.items()},
+    **{column: (0, most) for column, most in OPTIONAL_COLUMNS.items()},
 }
 #: Part -> the presets that fill in its fields.
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
@@ -134,7 +134,8 @@ def typed_settings(data: Mapping[str, str], row: Dependency) -> DependencySettin
         timeout_ms=typed.number("timeout_ms", _TIMES["timeout_ms"]),
         wait_ms=typed.number("wait_ms", _TIMES["wait_ms"]),
         **{
-            column: typed.number(column, _TIMES[column]) if column in data else 0 for column in OPTIONAL_TIMES
+            column: typed.number(column, _TIMES[column]) if column in data else 0
+            for column in OPTIONAL_COLUMNS
         },
         fallback_note=data.get("fallback_note", "").strip(),
         protection=typed.parts(CALL_SETTINGS, shown),
@@ -150,7 +151,7 @@ def values_of(row: Dependency, presets: Mapping[str, str], *, suggest: bool = Tr
     """
     suggested = suggest and not any(presets.values()) and suggests(row)
     values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
-    columns = ("timeout_ms", "wait_ms", *OPTIONAL_TIMES, "fallback_note")
+    columns = ("timeout_ms", "wait_ms", *OPTIONAL_COLUMNS, "fallback_note")
     values |= {name: str(getattr(row, name)) for name in columns}
     document: dict[str, Any] = dict(row.protection)
     if suggested:
@@ -219,6 +220,7 @@ def _calls(control: Any, about: Any) -> Iterator[Group]:
     )
     at_zero = dict.fromkeys(STREAM_COLUMNS, "; 0: the timeout bounds a stream, too")
     at_zero["store_wait_ms"] = "; 0: as long as all calls of the fleet"
+    at_zero["latency_rise_percent"] = "; over their lowest time; 0: never. For pools of own machines"
     times = {
         column: control(column, CALLS[column], range_words(*bounds) + at_zero.get(column, ""))
         for column, bounds in _TIMES.items()

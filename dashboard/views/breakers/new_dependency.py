@@ -127,6 +127,7 @@ def _given(data: Mapping[str, str]) -> dict[str, Any]:
         "first_part_ms": settings.first_part_ms,
         "between_parts_ms": settings.between_parts_ms,
         "store_wait_ms": settings.store_wait_ms,
+        "latency_rise_percent": settings.latency_rise_percent,
         "fallback_note": settings.fallback_note,
         "protection": settings.protection,
     }

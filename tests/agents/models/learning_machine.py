@@ -2,10 +2,10 @@
 
 import redis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from fuseboard.contract.scripts import Script
-from tests.agents.models.learner import KEY, Learner
+from tests.agents.models.learner import KEY, SLOTS, Learner
 from tests.agents.models.learning_oracle import TICK_US, Fleet
 
 PODS = ("web-1", "web-2", "web-3", "web-4", "web-5")
@@ -13,24 +13,62 @@ AMOUNTS = st.one_of(st.integers(0, 60), st.sampled_from([0, 1, 1_000, 10**9]))
 NUMBERS = st.one_of(st.just(0), st.sampled_from([1, 300, 450, 600, 10**9]), st.integers(1, 1_200))
 
 
-def learning_machine(client: redis.Redis, learn: Script) -> type[RuleBasedStateMachine]:
-    """Exact, in the bounds, and at most one step in a tick."""
+TIMES = st.one_of(
+    st.just(0), st.sampled_from([1, 1_000_000, 2_000_000, 9_000_000, 10**12]), st.integers(1, 10**7)
+)
+
+
+def learning_machine(client: redis.Redis, learn: Script, rise: int = 0) -> type[RuleBasedStateMachine]:
+    """Exact, in the bounds, and at most one step in a tick. ``rise``: in percent, 0 for not by time."""
 
     class LearningMachine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             client.flushall()
-            self.learner = Learner(client, script=learn)
+            self.learner = Learner(client, script=learn, rise=rise)
             self.oracle: Fleet | None = None
+            self.used = 0
 
-        def say(self, pod: str, asked: int, sent: int, refused: int, number: int) -> None:
+        def say(self, pod: str, asked: int, sent: int, refused: int, number: int = 0, took: int = 0) -> None:
             learner, now = self.learner, self.learner.now_us
             if self.oracle is None:
-                self.oracle = Fleet(learner.ceiling, learner.lowest, now)
-            expected = self.oracle.report(pod, asked, sent, refused, number, now)
-            answer = learner.report(pod, asked, sent, refused, number)
+                self.oracle = Fleet(learner.ceiling, learner.lowest, now, 1 + rise / 100)
+            expected = self.oracle.report(pod, asked, sent, refused, number, now, took, self.used)
+            answer = learner.report(pod, asked, sent, refused, number, took)
             assert answer[:3] == (expected, self.oracle.generation, self.oracle.steps)
+            times = self.oracle.times
+            assert answer[5:] == ((times.lowest, times.present) if times else (0, 0))
             assert learner.lowest <= answer.limit <= learner.ceiling
+
+        @precondition(lambda _: rise)
+        @rule(
+            calls=st.integers(1, 100),
+            wanted=st.sampled_from([100, 150, 150]),
+            took=st.one_of(TIMES, st.tuples(*[TIMES] * len(PODS))),
+            ticks=st.integers(1, 30),
+        )
+        def calls_take(self, calls: int, wanted: int, took: int | tuple[int, ...], ticks: int) -> None:
+            for _ in range(ticks):
+                for place, pod in enumerate(PODS):
+                    one = took if isinstance(took, int) else took[place]
+                    self.say(pod, calls * wanted // 100, calls, 0, took=one)
+                self.learner.now_us += TICK_US
+
+        @precondition(lambda _: rise)
+        @rule(calls=st.integers(1, 100), took=TIMES, times=st.integers(1, 9), pods=st.integers(1, 2))
+        def few_pods_are_slow(self, calls: int, took: int, times: int, pods: int) -> None:
+            for _ in range(times):
+                for pod in PODS[:pods]:
+                    self.say(pod, calls, calls, 0, took=took)
+                self.learner.now_us += TICK_US
+
+        @precondition(lambda _: rise)
+        @rule(used=st.sampled_from([0, 30, 60, 200, 420, 600]))
+        def calls_are_in_progress(self, used: int) -> None:
+            self.used = used
+            client.delete(SLOTS)
+            if used:
+                client.zadd(SLOTS, {f"call-{number}": 2**52 for number in range(used)})
 
         @rule(
             pod=st.sampled_from(PODS),
@@ -78,6 +116,6 @@ def learning_machine(client: redis.Redis, learn: Script) -> type[RuleBasedStateM
         @rule()
         def the_data_is_lost(self) -> None:
             client.flushall()
-            self.oracle = None
+            self.oracle, self.used = None, 0
 
     return LearningMachine

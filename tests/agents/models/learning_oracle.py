@@ -1,10 +1,11 @@
 """What ``learn.lua`` should do, written as simply as possible and without sharing code with it."""
 
 from dataclasses import dataclass, field
-from math import floor
+from math import ceil, floor
 
 TICK_US = 5_000_000
 WINDOW, HELD, BACK, HEARD = 6, 2, 18, 60
+RECENT, STALE, PROBE = 2, 120, 24
 
 
 @dataclass
@@ -19,10 +20,33 @@ class Pod:
 
 
 @dataclass
+class Times:
+    """What calls take, by pod: (us, when it was reported)."""
+
+    near_us: int
+    pods: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lowest: int = 0
+    present: int = 0
+    before: int = 0
+    #: The end of a measurement, 0 for none; and until when nothing moves by time.
+    ends_us: int = 0
+    rests_us: int = 0
+
+    def middle(self, now: int, *, alone: bool) -> tuple[int, int]:
+        """The times of the pod in the middle; of two, first the faster one."""
+        times = sorted(took for took, at in self.pods.values() if now - at <= RECENT * TICK_US)
+        if not times or (len(times) == 1 and not alone):
+            return 0, 0
+        return times[ceil(len(times) / 2) - 1], times[len(times) // 2]
+
+
+@dataclass
 class Fleet:
     ceiling: int
     lowest: int
     began_us: int
+    #: 1 plus the part by which calls may take longer; 1 for not by time.
+    rise: float = 1
     limit: float = 0
     pods: dict[str, Pod] = field(default_factory=dict)
     window: list[tuple[float, float]] = field(default_factory=list)
@@ -34,8 +58,33 @@ class Fleet:
         self.due_us = self.began_us + TICK_US
         self.was = self.fell = 0.0
         self.fell_us = self.held_us = 0
+        self.times = Times(self.began_us) if self.rise > 1 else None
 
-    def report(self, name: str, asked: int, sent: int, refused: int, number: int, now: int) -> int:
+    def applied(self) -> int:
+        times = self.times
+        if times is None or not times.ends_us:
+            return floor(self.limit)
+        quiet = self.limit * 0.8 / self.rise if times.lowest else 0
+        return floor(max(self.lowest, quiet))
+
+    def report(
+        self,
+        name: str,
+        asked: int,
+        sent: int,
+        refused: int,
+        number: int,
+        now: int,
+        took: int = 0,
+        used: int = 0,
+    ) -> int:
+        if (times := self.times) is not None:
+            times.pods = {pod: (one, min(at, now)) for pod, (one, at) in times.pods.items()}
+            if took:
+                times.pods[name] = (took, now)
+            times.near_us = min(times.near_us, now)
+            latest = now + PROBE * TICK_US
+            times.ends_us, times.rests_us = min(times.ends_us, latest), min(times.rests_us, latest)
         pod = self.pods.setdefault(name, Pod())
         pod.asked, pod.sent, pod.refused = pod.asked + asked, pod.sent + sent, pod.refused + refused
         pod.reported_us = now
@@ -50,8 +99,8 @@ class Fleet:
             known.reported_us, known.heard_us = min(known.reported_us, now), min(known.heard_us, now)
             known.called_us = min(known.called_us, now)
         if now >= self.due_us:
-            self.step(now)
-        return floor(self.limit)
+            self.step(now, used)
+        return self.applied()
 
     def agreed(self, now: int) -> int:
         lately = now - HEARD * TICK_US
@@ -81,15 +130,39 @@ class Fleet:
             refused = refused - worst + second
         return binds, sent, refused
 
-    def step(self, now: int) -> None:
-        before, bound = self.limit, float(max(self.lowest, min(self.ceiling, self.agreed(now))))
+    def calling(self, now: int) -> int:
+        lately = now - WINDOW * TICK_US
+        return sum(bool(pod.called_us) and pod.called_us >= lately for pod in self.pods.values())
+
+    def slack(self, now: int) -> float | None:
+        """By what factor calls may take longer than now; ``None`` for unknown."""
+        times = self.times
+        if times is None:
+            return None
+        fast, slow = times.middle(now, alone=self.calling(now) <= 1)
+        lately, times.present, times.before = max(slow, times.before), fast, slow
+        if times.ends_us:
+            if now >= times.ends_us:
+                times.lowest, times.near_us = slow, now
+                times.ends_us, times.rests_us = 0, now + TICK_US + slow
+            return None
+        if not slow:
+            return None
+        if not times.lowest or (now - times.near_us > STALE * TICK_US and self.limit < self.ceiling):
+            times.ends_us = now + min(PROBE * TICK_US, 2 * TICK_US + 3 * slow)
+            return None
+        times.lowest = min(times.lowest, lately)
+        if slow <= times.lowest * (1 + self.rise) / 2:
+            times.near_us = now
+        return self.rise * times.lowest / fast
+
+    def step(self, now: int, used: int) -> None:
+        before, bound = self.applied(), float(max(self.lowest, min(self.ceiling, self.agreed(now))))
         binds, *counted = self.count()
         rests = now < self.held_us
         reporting = sum(pod.sent > 0 for pod in self.pods.values())
-        calling = sum(
-            bool(pod.called_us) and now - pod.called_us <= WINDOW * TICK_US for pod in self.pods.values()
-        )
-        waits = reporting == 1 and calling > 1 and not rests
+        slack, times = self.slack(now), self.times
+        waits = reporting == 1 and self.calling(now) > 1 and not rests
         if not rests and not waits:
             self.window = [*self.window, (counted[0], counted[1])][-WINDOW:]
         sent = refused = 0.0
@@ -104,21 +177,32 @@ class Fleet:
             lower = self.limit * (1 - min(0.3, (share - 0.01) / 2 + 0.01))
             self.was, self.fell, self.fell_us = self.limit, self.limit - lower, now
             self.held_us, self.window, self.limit = now + HELD * TICK_US, [], lower
-        elif share <= 0.005 and binds and self.limit < bound and not (rests or waits):
-            self.limit = max(self.limit, self.next_up(now, bound))
+        elif times and slack is not None and slack < 1 and now >= times.rests_us and 2 * used >= self.limit:
+            self.limit *= max(0.7, slack)
+            times.rests_us = now + min(PROBE * TICK_US, max(HELD * TICK_US, TICK_US + times.present))
+        elif share <= 0.005 and self.limit < bound and not (rests or waits):
+            full = slack is not None and used >= floor(self.limit)
+            if (binds or full) and (times is None or (now >= times.rests_us and not times.ends_us)):
+                self.limit = max(self.limit, self.next_up(now, bound, slack))
         self.limit = max(self.lowest, min(bound, self.limit))
         if self.limit >= self.ceiling:
             self.was = self.fell = 0.0
             self.fell_us = 0
-        self.generation += floor(self.limit) != floor(before)
+        self.generation += self.applied() != before
         self.steps, self.due_us = self.steps + 1, now + TICK_US
         self.pods = {name: pod for name, pod in self.pods.items() if now - pod.reported_us <= HEARD * TICK_US}
         for pod in self.pods.values() if not waits else ():
             pod.asked = pod.sent = pod.refused = 0
+        if times is not None:
+            times.pods = {pod: one for pod, one in times.pods.items() if now - one[1] <= RECENT * TICK_US}
 
-    def next_up(self, now: int, bound: float) -> float:
+    def next_up(self, now: int, bound: float, slack: float | None) -> float:
+        most = float("inf")
+        if slack is not None and self.times is not None:
+            part = min(0.1, (slack - 1) / 2) * min(1, TICK_US / self.times.present)
+            most = self.limit * (1 + part)
         if not self.fell_us:
-            return self.limit + 0.01 * bound
+            return self.limit + 0.01 * bound if slack is None else most
         x = ((now - self.fell_us) / TICK_US - BACK) / BACK
         scale = self.fell if x < 0 else max(self.fell, 0.05 * bound)
-        return self.was + scale * x * x * x - 0.01 * self.was
+        return min(most, self.was + scale * x * x * x - 0.01 * self.was)

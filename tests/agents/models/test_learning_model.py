@@ -1,6 +1,7 @@
 """``learn.lua`` is exact under any reports, and every bug in it is noticed."""
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import redis
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.contract.scripts import Script, read_script
-from tests.agents import test_learn_lua
+from tests.agents import test_learn_by_time, test_learn_lua
 from tests.agents.models import learner
 from tests.agents.models.learning_machine import learning_machine
 from tests.agents.models.mutant import Mutant
@@ -48,13 +49,13 @@ BUGS = {
     "it rises while it rests": ("s.limit < bound and not rests", "s.limit < bound"),
     "refusals are forgotten after a tick": ("while #s.window > WINDOW do", "while #s.window > 1 do"),
     "a step keeps its refusals": ("now + HELD * tick, {}, 2", "now + HELD * tick, s.window, 2"),
-    "it rises while nothing binds": ("share <= FEW and binds and", "share <= FEW and"),
+    "it rises while nothing binds": ("share <= FEW and (binds or full) and", "share <= FEW and"),
     "it rises while calls are refused": ("elseif share <= FEW and", "elseif"),
     "it never rises": ("if limit > s.limit then s.limit, s.why = limit, 3 end", ""),
     "it comes back at once": ("BACK, HEARD = 6, 2, 18, 60", "BACK, HEARD = 6, 2, 2, 60"),
     "a number counts for ever": ("and now - pod[6] <= HEARD * tick then", "then"),
     "calls of a tick count in the next": ("elseif not waits then", "elseif false then"),
-    "a pod that reports alone is the only one": ("#names == 1 and several > 1", "false"),
+    "a pod that reports alone is the only one": ("#names == 1 and calling(s) > 1", "false"),
     "what a pod reports alone is forgotten": ("elseif not waits then", "else"),
     "a pod that called once counts for ever": ("and now - pod[7] <= WINDOW * tick then", "then"),
     "a raised number is ignored": ("if bound > s.bound and", "if false and"),
@@ -63,40 +64,97 @@ BUGS = {
         "s.next, s.held = s.next",
     ),
 }
-MUTANTS = [Mutant(name, "learn", old, new) for name, (old, new) in BUGS.items()]
+#: The same of limits that follow the time of calls.
+BUGS_BY_TIME = {
+    "slow calls change nothing": ("elseif room and room < 1 and", "elseif false and"),
+    "it falls by more than calls are too slow": ("s.limit * max(1 - MOST_DOWN, room), 4", "s.limit * 0.7, 4"),
+    "it falls by all that calls are too slow": ("max(1 - MOST_DOWN, room)", "room"),
+    "it falls again before it can be seen": ("room < 1 and now >= s.times.held and", "room < 1 and"),
+    "it rests as shortly for long calls": (
+        "min(PROBE * tick, max(HELD * tick, tick + s.times.present))",
+        "HELD * tick",
+    ),
+    "it falls while it is not used": ("and 2 * used >= s.limit then", "then"),
+    "calls in progress are not counted": ("type(number) == 'number' and number or 0", "0"),
+    "it rises while nothing waits": ("(binds or full)", "true"),
+    "a full limit does not rise": ("(binds or full)", "binds"),
+    "it rises by more than a tenth": ("1 + min(MOST_UP, (room - 1) / 2)", "1 + (room - 1)"),
+    "it rises as fast with long calls": ("* min(1, tick / s.times.present)", ""),
+    "it forgets what was refused": ("s.at > 0 and min(limit, most) or most", "most"),
+    "it rises while it rests": ("now < s.times.held and 0 or", ""),
+    "it rises while it measures": ("elseif s.times and (s.times.ends > 0 or", "elseif s.times and (false or"),
+    "the lowest time is never measured": ("(t.base == 0 or", "(false or"),
+    "the lowest time is measured once": ("now - t.near > STALE * tick and", "false and"),
+    "it is measured at the configured limit, too": (
+        "> STALE * tick and s.limit < ceiling)",
+        "> STALE * tick)",
+    ),
+    "it is measured all the time": ("then t.near = now end", "then t.near = 0 end"),
+    "a measurement does not end": ("if now < t.ends then return end", "do return end"),
+    "a measurement ends at once": ("if now < t.ends then return end", ""),
+    "a measurement is as short for long calls": ("2 * tick + 3 * slow), 5", "2 * tick), 5"),
+    "a measurement has no end": ("now + min(PROBE * tick, 2 * tick + 3 * slow)", "now + 2 * tick + 3 * slow"),
+    "it measures with all calls": ("s.limit * QUIET / rise or 0", "s.limit or 0"),
+    "it measures below the floor": ("floor(max(lowest, t.base > 0", "floor(max(0, t.base > 0"),
+    "one fast tick is the lowest time": ("t.base = min(t.base, lately)", "t.base = min(t.base, slow)"),
+    "the lowest time rises": ("t.base = min(t.base, lately)", "t.base = lately"),
+    "the slower of two pods decides": ("return rise * t.base / fast", "return rise * t.base / slow"),
+    "the faster of two pods is the lowest time": ("local lately = max(slow,", "local lately = max(fast,"),
+    "a pod alone decides for all": ("#times == 1 and calling(s) > 1", "false"),
+    "a time counts for ever": ("if now - pod[2] <= RECENT * tick then", "if true then"),
+    "calls after a measurement count as before it": (
+        "t.ends, t.held, s.why = slow, now, 0, now + tick + slow, 3",
+        "t.ends, s.why = slow, now, 0, 3",
+    ),
+    "times of another clock stay": ("pod[2] = min(pod[2], now)", ""),
+}
+Kind = tuple[dict[str, tuple[str, str]], ModuleType, int]
+#: Bugs, the examples that may notice them, and the percent by which calls may take longer.
+KINDS: tuple[Kind, ...] = ((BUGS, test_learn_lua, 0), (BUGS_BY_TIME, test_learn_by_time, 100))
+MUTANTS = [
+    (Mutant(name, "learn", old, new), module, rise)
+    for bugs, module, rise in KINDS
+    for name, (old, new) in bugs.items()
+]
 
 
-def test_what_is_learned_is_exact_under_any_reports(limits: redis.Redis):
+@pytest.mark.parametrize("rise", [0, 50, 100])
+def test_what_is_learned_is_exact_under_any_reports(limits: redis.Redis, rise: int):
     learn = read_script("learn", clock=VIRTUAL_CLOCK)
-    run_state_machine_as_test(learning_machine(limits, learn), settings=settings(THOROUGH, max_examples=40))
+    machine = learning_machine(limits, learn, rise)
+    run_state_machine_as_test(machine, settings=settings(THOROUGH, max_examples=40))
 
 
-def examples() -> Iterator[Callable[[redis.Redis], object]]:
-    for name, kind in vars(test_learn_lua).items():
+def examples(module: ModuleType) -> Iterator[Callable[[redis.Redis], object]]:
+    for name, kind in vars(module).items():
         if name.startswith("Test"):
-            yield from (getattr(kind(), test) for test in dir(kind) if test.startswith("test_"))
+            tests = [getattr(kind(), test) for test in dir(kind) if test.startswith("test_")]
+            # One with parameters is played by pytest alone.
+            yield from (test for test in tests if not hasattr(test, "pytestmark"))
 
 
-def noticed_by(client: redis.Redis, learn: Script) -> str:
+def noticed_by(client: redis.Redis, learn: Script, module: ModuleType, rise: int) -> str:
     """Who noticed that the script is wrong; empty when nobody did."""
-    for example in examples():
+    for example in examples(module):
         client.flushall()
         try:
             example(client)
         except Exception:
             return "an example"
     try:
-        run_state_machine_as_test(learning_machine(client, learn), settings=HUNT)
+        run_state_machine_as_test(learning_machine(client, learn, rise), settings=HUNT)
     except Exception:
         return "the model"
     return ""
 
 
 @pytest.mark.mutants
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(("mutant", "module", "rise"), MUTANTS, ids=[mutant.name for mutant, *_ in MUTANTS])
 def test_every_mutant_is_noticed(
     limits: redis.Redis,
     mutant: Mutant,
+    module: ModuleType,
+    rise: int,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ):
@@ -105,13 +163,14 @@ def test_every_mutant_is_noticed(
     wrong = Script(name="learn", text=script.text.replace(mutant.old, mutant.new), sha="0" * 40)
     limits.script_load(wrong.text)  # one that does not compile proves nothing
     monkeypatch.setattr(learner, "read_script", lambda name, *, clock: wrong)
-    by = noticed_by(limits, wrong)
+    by = noticed_by(limits, wrong, module, rise)
     record_property("noticed_by", by)
     assert by, f"nobody noticed: {mutant.name}"
 
 
-def test_the_unchanged_script_passes_the_examples(limits: redis.Redis):
+@pytest.mark.parametrize("module", [module for _, module, _ in KINDS])
+def test_the_unchanged_script_passes_the_examples(limits: redis.Redis, module: ModuleType):
     """Or every mutant would be noticed for free."""
-    for example in examples():
+    for example in examples(module):
         limits.flushall()
         example(limits)

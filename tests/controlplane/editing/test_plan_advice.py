@@ -58,5 +58,6 @@ def test_a_plan_names_older_pods_that_ignore_what_it_sets(production: str) -> No
         ({"budgets": {"day": {"tier": "pro", "amount": 1, "period": "day"}}}, "budgets"),
         ({"tuning": {"vendor_floor_percent": 10}}, "limits that follow their vendors"),
         ({"dependencies": {"api": {"store_wait_ms": 100}}}, "waits for Redis"),
+        ({"dependencies": {"api": {"latency_rise_percent": 50}}}, "limits that follow the time of calls"),
     ):
         assert ignored.format(settings) in difference(production, plan_from_document(document)).advice

@@ -1,0 +1,280 @@
+"""A pool of own machines refuses nothing, and grows slow: what ``learn.lua`` makes of the time of calls."""
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+import redis
+
+from tests.agents.models.learner import KEY, SLOTS, Answer, Learner
+from tests.agents.models.learning_oracle import TICK_US
+
+PODS = tuple(f"web-{number}" for number in range(20))
+SECOND = 1_000_000
+#: The longest measurement, in ticks; and after how many without a fast call the next one begins.
+LONGEST, STALE = 24, 120
+
+
+def use(learner: Learner, calls: int) -> None:
+    """So many calls are in progress."""
+    learner.client.delete(SLOTS)
+    if calls:
+        learner.client.zadd(SLOTS, {f"call-{number}": 2**52 for number in range(calls)})
+
+
+def tick(learner: Learner, took: int = 0, pods: tuple[str, ...] = PODS, **report: int) -> Answer:
+    learner.tick()
+    for pod in pods:
+        answer = learner.report(pod, **{"asked": 15, "sent": 10, **report}, took=took)
+        assert learner.lowest <= answer.limit <= learner.ceiling
+    return answer
+
+
+def ticks(learner: Learner, number: int, took: int = 0, **report: int) -> Answer:
+    for _ in range(number):
+        answer = tick(learner, took, **report)
+    return answer
+
+
+def measured(limits: redis.Redis, *, rise: int = 100, used: int = 600) -> Learner:
+    """Calls take a second at best, and may take two."""
+    learner = Learner(limits, rise=rise)
+    use(learner, used)
+    ticks(learner, 6, SECOND, asked=10)
+    answer = ticks(learner, 2, SECOND, asked=10)
+    assert answer[5:] == (SECOND, SECOND)
+    assert answer.limit == 600
+    return learner
+
+
+class TestFalling:
+    def test_it_falls_by_as_much_as_calls_are_too_slow_and_then_rests(self, limits: redis.Redis):
+        learner = measured(limits)
+        slow = int(2.5 * SECOND)
+        fallen = [600, *(tick(learner, slow).limit for _ in range(6))]
+        # The present time is that of the last two ticks.
+        changes = {round(after / before, 2) for before, after in pairwise(fallen)}
+        assert changes == {1.0, 0.8}
+        assert fallen[-1] < 600 * 0.8 * 0.81
+
+    def test_by_at_most_30_percent_in_a_step_down_to_its_floor(self, limits: redis.Redis):
+        learner, before = measured(limits), 600
+        for _ in range(40):
+            answer = tick(learner, 20 * SECOND)
+            assert answer.limit >= before * 0.7 - 1
+            before = answer.limit
+        assert (answer.limit, answer.cause) == (60, 4)
+
+    def test_after_a_step_it_rests_until_calls_of_after_it_have_ended(self, limits: redis.Redis):
+        learner = measured(limits)
+        numbers = [tick(learner, 30 * SECOND).limit for _ in range(8)]
+        # 30 s and a tick are 7 ticks.
+        assert numbers[1:8] == [420] * 7 or numbers[:7] == [420] * 7
+
+    def test_calls_that_take_no_longer_than_allowed_change_nothing(self, limits: redis.Redis):
+        assert ticks(measured(limits), 2 * STALE, int(1.9 * SECOND), asked=10).limit == 600
+
+    def test_slow_calls_that_do_not_use_half_of_the_limit_change_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        use(learner, 299)
+        assert ticks(learner, 20, 20 * SECOND).limit == 600
+        use(learner, 300)
+        assert ticks(learner, 2, 20 * SECOND).limit == 420
+
+    def test_refusals_lower_it_too(self, limits: redis.Redis):
+        answer = ticks(measured(limits), 10, SECOND, refused=5)
+        assert (answer.limit < 300, answer.cause) == (True, 2)
+
+
+class TestRising:
+    def fallen(self, limits: redis.Redis) -> Learner:
+        learner = measured(limits)
+        assert ticks(learner, 20, 9 * SECOND).limit == 60
+        return learner
+
+    def test_it_comes_back_by_a_tenth_in_a_tick_up_to_the_configured_limit(self, limits: redis.Redis):
+        learner = self.fallen(limits)
+        numbers = [tick(learner, SECOND).limit for _ in range(40)]
+        assert numbers == sorted(numbers)
+        assert max(after / before for before, after in pairwise(numbers)) < 1.12
+        assert numbers[-1] == 600
+
+    def test_slow_calls_let_it_come_back_as_slowly(self, limits: redis.Redis):
+        learner = Learner(limits, rise=100)
+        use(learner, 600)
+        ticks(learner, LONGEST + 2, 20 * SECOND, asked=10)
+        ticks(learner, 60, 90 * SECOND)
+        numbers = [tick(learner, 20 * SECOND).limit for _ in range(40)]
+        assert numbers[-1] > numbers[0]
+        assert max(after / before for before, after in pairwise(numbers)) < 1.04
+
+    def test_an_idle_night_does_not_raise_it(self, limits: redis.Redis):
+        learner = self.fallen(limits)
+        use(learner, 5)
+        assert ticks(learner, 60, SECOND, asked=10).limit == 60
+
+    def test_calls_that_wait_for_a_slot_raise_it_though_none_is_refused(self, limits: redis.Redis):
+        learner = self.fallen(limits)
+        assert ticks(learner, 20, SECOND, asked=10).limit > 60
+
+    def test_without_times_refusals_alone_decide(self, limits: redis.Redis):
+        assert ticks(self.fallen(limits), 60).limit > 300
+
+
+class TestMeasuring:
+    def test_it_begins_at_the_floor(self, limits: redis.Redis):
+        learner = Learner(limits, rise=100)
+        use(learner, 600)
+        numbers = [tick(learner, 10 * SECOND) for _ in range(4)]
+        assert (numbers[-1].limit, numbers[-1].cause) == (60, 5)
+        # The queue is empty now.
+        answer = ticks(learner, 8, SECOND)
+        assert answer[5:] == (SECOND, SECOND)
+        assert answer.limit == 600
+
+    def test_a_load_that_does_not_end_does_not_raise_the_lowest_time(self, limits: redis.Redis):
+        learner = measured(limits, used=300)
+        numbers = []
+        assert ticks(learner, 2, 9 * SECOND).limit == 420
+        for _ in range(6 * STALE):
+            # As long as allowed, unless fewer calls are made.
+            quiet = bool(numbers) and numbers[-1].limit < 250
+            answer = tick(learner, SECOND if quiet else int(1.95 * SECOND), asked=10)
+            numbers.append(answer)
+        assert numbers[-1].lowest_us == SECOND
+        lower = [one.limit for one in numbers if one.limit < 250]
+        # In at most 3 of 100 ticks.
+        assert 0 < len(lower) < 0.03 * len(numbers) + 5
+        # 80 % of the number at which no call waits.
+        assert {round(one / 420, 2) for one in lower} <= {0.4, 0.39}
+
+    def test_requests_that_take_longer_have_a_higher_lowest_time_after_ten_minutes(self, limits: redis.Redis):
+        learner = measured(limits)
+        assert ticks(learner, 10, 3 * SECOND).limit < 300
+        use(learner, 0)
+        assert ticks(learner, STALE + 10, 3 * SECOND).lowest_us == 3 * SECOND
+
+    def test_faster_calls_replace_it_when_two_ticks_agree(self, limits: redis.Redis):
+        learner = measured(limits)
+        assert tick(learner, SECOND // 2).lowest_us == SECOND
+        ticks(learner, 3, SECOND)
+        assert ticks(learner, 4, SECOND // 2).lowest_us == SECOND // 2
+
+    def test_without_calls_it_ends_and_begins_with_the_next_ones(self, limits: redis.Redis):
+        learner = Learner(limits, rise=100)
+        assert ticks(learner, 2, 10 * SECOND).limit == 60
+        assert ticks(learner, LONGEST, asked=0, sent=0).limit == 600
+        assert ticks(learner, 2, 10 * SECOND).limit == 60
+
+    def test_it_takes_two_minutes_at_most(self, limits: redis.Redis):
+        learner = Learner(limits, rise=100)
+        numbers = [tick(learner, 900 * SECOND, asked=10).limit for _ in range(2 * LONGEST)]
+        assert numbers[-1] == 600
+        assert numbers.count(60) <= LONGEST + 1
+
+
+class TestLiars:
+    def test_a_slow_pod_alone_changes_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        for _ in range(40):
+            learner.report("liar", 10, 10, took=10**12)
+            assert tick(learner, SECOND, asked=10).limit == 600
+
+    def test_a_fast_pod_alone_changes_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        for _ in range(40):
+            learner.report("liar", 10, 10, took=1)
+            answer = tick(learner, SECOND, asked=10)
+        assert (answer.limit, answer.lowest_us) == (600, SECOND)
+
+    @pytest.mark.parametrize("lie", [1, 10**12])
+    def test_one_of_two_pods_changes_nothing(self, limits: redis.Redis, lie: int):
+        learner = measured(limits)
+        two = PODS[:2]
+        ticks_of_two = [tick(learner, SECOND, two, asked=10) for _ in range(8)]
+        assert ticks_of_two[-1].limit == 600
+        for _ in range(40):
+            learner.tick()
+            learner.report("web-0", 10, 10, took=SECOND)
+            answer = learner.report("web-1", 10, 10, took=lie)
+        assert (answer.limit, answer.lowest_us) == (600, SECOND)
+
+    def test_a_pod_that_reports_a_time_while_others_report_none_changes_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        for _ in range(40):
+            learner.report("web-0", 10, 10, took=10**12)
+            learner.tick()
+            for pod in PODS[1:]:
+                answer = learner.report(pod, 10, 10)
+        assert answer.limit == 600
+
+    def test_the_only_pod_is_believed(self, limits: redis.Redis):
+        learner = Learner(limits, rise=100)
+        use(learner, 600)
+        for _ in range(8):
+            tick(learner, SECOND, PODS[:1], asked=10)
+        for _ in range(4):
+            answer = tick(learner, 9 * SECOND, PODS[:1])
+        assert answer.limit < 600
+
+
+class TestTheKey:
+    def test_it_is_off_without_a_percent(self, limits: redis.Redis):
+        learner = Learner(limits)
+        use(learner, 600)
+        ticks(learner, 3, SECOND, asked=10)
+        assert ticks(learner, 20, 9 * SECOND, asked=10) == Answer(600, 0, 22, 0, 0, 0, 0)
+        assert b"times" not in (limits.get(KEY) or b"")
+
+    def test_switched_off_nothing_is_kept_of_it(self, limits: redis.Redis):
+        learner = measured(limits)
+        assert b"times" in (limits.get(KEY) or b"")
+        learner.rise = 0
+        assert tick(learner, SECOND, asked=10)[5:] == (0, 0)
+        assert b"times" not in (limits.get(KEY) or b"")
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"times": 7},
+            {"times": {"pods": {}}},
+            {"times": {"pods": {str(n): [1, 1] for n in range(1_000)}}},
+            {
+                "times": {
+                    **dict.fromkeys(("base", "near", "present", "before", "ends", "held"), -1),
+                    "pods": {},
+                }
+            },
+        ],
+    )
+    def test_what_cannot_be_read_is_measured_again(self, limits: redis.Redis, wrong: dict[str, object]):
+        learner = measured(limits)
+        known = msgspec.msgpack.decode(limits.get(KEY) or b"", strict=False)
+        limits.set(KEY, msgspec.msgpack.encode({**known, **wrong}))
+        assert learner.report()[5:] == (0, 0)
+        assert ticks(learner, 10, SECOND, asked=10)[5:] == (SECOND, SECOND)
+
+    def test_times_that_cannot_be_read_are_forgotten(self, limits: redis.Redis):
+        learner = measured(limits)
+        known = msgspec.msgpack.decode(limits.get(KEY) or b"", strict=False)
+        now = learner.now_us
+        known["times"]["pods"] |= {"a": [0, now], "b": 7, "c": ["x", now], "d": [-5, now], "e": [1]}
+        limits.set(KEY, msgspec.msgpack.encode(known))
+        assert ticks(learner, 2, SECOND, asked=10)[5:] == (SECOND, SECOND)
+
+    def test_a_counter_of_another_type_has_no_calls_in_progress(self, limits: redis.Redis):
+        learner = measured(limits)
+        limits.set(SLOTS, "1 1")
+        assert ticks(learner, 10, 9 * SECOND).limit == 600
+
+    def test_a_fleet_of_many_pods_keeps_a_bounded_key(self, limits: redis.Redis):
+        learner = Learner(limits, rise=50)
+        for number in range(1_000):
+            learner.report(f"pod-with-a-long-name-{number}", 10, 10, 1, 600, SECOND)
+        assert limits.strlen(KEY) < 30_000
+
+    def test_a_clock_that_is_an_hour_behind_keeps_it_from_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        learner.now_us -= 3_600 * SECOND
+        assert ticks(learner, 2 * LONGEST, 9 * SECOND).limit == 60
+        assert TICK_US == 5 * SECOND
