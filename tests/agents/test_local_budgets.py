@@ -1,14 +1,17 @@
 """Calendar limits without Redis: pods divide what was left when Redis last answered."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 
 import pytest
 import redis
 from msgspec.structs import replace
 
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
+from fuseboard.contract.scripts import DRAIN, Script
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind, FailurePolicy, Mode, Reason
 from fuseboard.decision import Decision
@@ -193,6 +196,54 @@ async def test_a_call_that_was_reported_before_its_cost_was_known_is_corrected_i
         assert decision.mode is Mode.LOCAL
         await find_redis(server)
         admission.settle(decision, "tokens", actual)
+        admission.settlements.flush()
+        rest = {"tokens": 100 - actual}
+        more = {"tokens": 101 - actual}
+        assert not (await admission.admit_request("acme", costs=more, wait_s=0)).allowed
+        assert (await admission.admit_request("acme", costs=rest, wait_s=0)).allowed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("actual", [10, 80])
+@pytest.mark.parametrize("answer", ["late", "lost"])
+async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected(
+    limits: redis.Redis,
+    redis_url: str,
+    kind: str,
+    actual: int,
+    answer: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Redis has the report with the estimate, or has never got it, when the call ends."""
+    limit = replace(KINDS[kind], measure="tokens", failure_policy=FailurePolicy.LOCAL_SHARE)
+    async with serving(redis_url, limit) as server:
+        admission = server.admission
+        admission.give_back(await admission.admit_request("acme", costs={"tokens": 1}))
+        await lose_redis(server)
+        decision = await admission.admit_request("acme", costs={"tokens": 60})
+        run, sent = admission.store.run, asyncio.Event()
+        held: list[Callable[[], None]] = []
+
+        def hold(script: Script, keys: Any, arguments: Any, on_reply: Any) -> None:
+            """Keep back the answer to the first report, or the report."""
+            if script is not DRAIN or sent.is_set():
+                run(script, keys, arguments, on_reply)
+            elif answer == "lost":
+                sent.set()
+            else:
+                sent.set()
+                run(script, keys, arguments, lambda reply: held.append(lambda: on_reply(reply)))
+
+        monkeypatch.setattr(admission.store, "run", hold)
+        admission.store.pretend(None, asked=monotonic())
+        await asyncio.wait_for(sent.wait(), 30)
+        if answer == "late":
+            await eventually(lambda: held)
+        admission.settle(decision, "tokens", actual)
+        for reply in held:
+            reply()
+        await eventually(lambda: server.admission.health.mode is Mode.SHARED)
+        await eventually(lambda: admission.redis_fallback.drain.reported)
         admission.settlements.flush()
         rest = {"tokens": 100 - actual}
         more = {"tokens": 101 - actual}

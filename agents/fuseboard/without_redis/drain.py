@@ -17,7 +17,7 @@ from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
-from fuseboard.without_redis.local_limits import LocalLimits, Reported
+from fuseboard.without_redis.local_limits import LocalLimits, Reported, domain_of
 from fuseboard.without_redis.offline_counts import Segment
 
 logger = logging.getLogger("fuseboard.journal")
@@ -146,11 +146,15 @@ class Drain:
         )
         blob = msgpack_encode([rules.numbers, totals, *numbers])
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        corrected = dict(segment.corrected)
 
         def answered(reply: Reply) -> None:
             if reply == 1:
                 for ref, amount in refs:
                     self._local.charged(ref, amount, Reported(segment.until, store_us))
+                    # The cost of a call became known after this was sent.
+                    since = segment.corrected.get(ref.key, 0) - corrected.get(ref.key, 0)
+                    self._local.settle(domain_of(ref.key), ref, store_us, since)
             if not answer.done():
                 answer.set_result(reply)
 
@@ -163,6 +167,7 @@ class Drain:
         for limit, amount in limits.items():
             ref = segment.spent.get(limit.encode())
             if ref is not None and not ref.limit.shadow:
+                amount += segment.corrected.get(ref.key, 0)
                 yield ref, min(amount, self._local.still_spent(ref))
 
     def _failed(self, reply: Reply) -> bool:

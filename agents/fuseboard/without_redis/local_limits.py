@@ -48,6 +48,11 @@ class Reported(NamedTuple):
     store_us: int
 
 
+def domain_of(key: bytes) -> str:
+    """Corrections of one domain are sent together: on a Cluster, its keys are on one node."""
+    return key.partition(b"}")[0].decode()
+
+
 class LocalLimits:
     """This pod's own counters, used when Redis is unavailable, and for its part of a ramp.
 
@@ -132,21 +137,21 @@ class LocalLimits:
         demand = charge.demand
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
             if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
-                self._add(charge.domain, ref, actual - estimate, charge.at_us)
+                self._add(ref, actual - estimate, charge.at_us)
 
     def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
         """One call was not made: refund what it has spent by now, by measure. Its slots are freed apart."""
         for ref in charge.demand.refs:
             if not ref.is_slot:
-                self._add(charge.domain, ref, -spent[ref.limit.measure], charge.at_us)
+                self._add(ref, -spent[ref.limit.measure], charge.at_us)
 
-    def _add(self, domain: str, ref: LimitRef, amount: int, at_us: int) -> None:
+    def _add(self, ref: LimitRef, amount: int, at_us: int) -> None:
         """Add to what was spent at ``at_us``; negative is a refund, which gives back what still counts."""
         limit, known, at = ref.limit, self._counters.get(ref.key), at_us / 1_000_000
         charged = self._charged.get(ref.key)
         if charged is not None and at < charged.until:
             # Redis counts the call by now, and it is corrected there.
-            self.settle(domain, ref, charged.store_us, amount)
+            self.settle(domain_of(ref.key), ref, charged.store_us, amount)
             if divides_what_is_left(limit):
                 return
         if known is not None:

@@ -35,6 +35,8 @@ class Segment(Struct):
     spent: dict[bytes, LimitRef] = field(default_factory=dict)
     #: When it was closed; monotonic seconds.
     until: float = 0.0
+    #: By limit key: what its calls cost more, or less, as they said after it was closed.
+    corrected: dict[bytes, int] = field(default_factory=dict)
 
 
 class _Place:
@@ -94,6 +96,10 @@ class OfflineCounts:
 
         What was reported since stays as it is. What is on disk is corrected when it is written anew.
         """
+        for segment in self.closed:
+            if at < segment.until and ref.key in segment.spent:
+                segment.corrected[ref.key] = segment.corrected.get(ref.key, 0) + amount
+                return
         place = self._places.get(ref.key)
         if place is None or ref.is_slot or not place.begun <= at + MOMENT_S or at >= place.until:
             return
