@@ -81,6 +81,8 @@ class WhatIf:
     limit_after: float | None = None
     #: The first minute that is known, in unix seconds.
     known_since: int | None = None
+    #: Whether any limit of a tenant changes: otherwise every request is decided as before.
+    changes_limits: bool = True
 
     @property
     def too_little(self) -> bool:
@@ -131,7 +133,23 @@ def _effect(
         for tenant in known
         if _limits(state, environment, tenant) != _limits(after, environment, tenant)
     }
-    return _compare(environment, state, after, edited, days)
+    found = _compare(environment, state, after, edited, days)
+    return replace(found, changes_limits=bool(edited) or _changes_limits(state, wanted))
+
+
+def _changes_limits(state: State, wanted: Mapping[tuple[str, str], Fields | None]) -> bool:
+    """Whether limits of tenants change that were never measured: a tier or a template names none of them."""
+
+    def limits(kind: str, fields: Fields | None) -> Any:
+        if kind == "tier":
+            return limits_in("quotas", fields or {})
+        return {name: value for name, value in (fields or {}).items() if name not in ("title", "version")}
+
+    return any(
+        limits(kind, state.get((kind, name))) != limits(kind, fields)
+        for (kind, name), fields in wanted.items()
+        if kind in ("tier", "template", "environment")
+    )
 
 
 def what_if_shadow(environment: str, tenant: str, quota: str, *, days: int = DAYS) -> WhatIf:
