@@ -15,6 +15,8 @@ import redis
 import structlog
 from django.db import connection, transaction
 from django.db.models import Q, Sum
+from redis.client import Pipeline
+from redis.exceptions import NoScriptError
 
 from controlplane.ledger.reading import busiest_tenants, read_spent_since, read_tenants_since
 from controlplane.policies.models import Tenant
@@ -79,16 +81,26 @@ def restore_budgets(environment: str, now: datetime) -> int:
     found = _seen(looked)
     asked = [looked[key] for key, seen in found.items() if _needs_ledger(known.get(key), seen)]
     ledger = _in_ledger(environment, asked)
+    for key, one in known.items():
+        if one.cleared:
+            one.beyond = ledger.get(key, 0)
+    answers = _restored(
+        {
+            key: _arguments(looked[key], before, seen, ledger.get(key, 0))
+            for key, seen in found.items()
+            if (before := known.get(key)) is not None and (before.mark != seen.mark or before.ledger_waits)
+        }
+    )
     changed: list[KnownBudget] = []
     restored = 0
-    for key, seen in found.items():
-        before, waits = known.get(key), False
-        if before is not None and before.cleared:
-            before.beyond = ledger.get(key, 0)
-        if before is not None and (before.mark != seen.mark or before.ledger_waits):
-            total = max(0, ledger.get(key, 0) - before.beyond)
-            put_back, waits, seen = _restored(environment, looked[key], before, seen, total)
-            restored += put_back
+    for key, last in found.items():
+        before, seen, waits = known.get(key), last, False
+        if key in answers:
+            missing, waits, seen = _read_answer(answers[key])
+            if missing:
+                # The key has a digest of the tenant, and no name.
+                log.warning("budget.restored", environment=environment, key=key, put_back=missing)
+                restored += 1
         if not seen.mark:
             continue
         if before is None or 2 * seen.amount < before.amount:
@@ -181,23 +193,38 @@ def _numbers(text: Any) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
-def _restored(
-    environment: str, one: _Looked, before: KnownBudget, seen: _Seen, ledger: int
-) -> tuple[bool, bool, _Seen]:
-    """Put back what is missing. Returns whether something was, whether the ledger is still to be counted, and
-    the budget after it.
-    """
-    key = one.counter.key
+def _arguments(one: _Looked, before: KnownBudget, seen: _Seen, ledger: int) -> list[Any]:
+    """The arguments of the script for a budget that Redis may have lost."""
     was = [before.mark, before.amount] if before.mark != seen.mark else ["", 0]
-    arguments = [one.began, one.ends, *was, ledger, _LEDGER_WAITS_US]
-    answer = _RESTORE.run(limits(deadline_s=PATIENT_S), keys=[key, keys.budget_mark(key)], args=arguments)
-    if not answer:
-        return False, False, _Seen("", 0)
+    return [one.began, one.ends, *was, max(0, ledger - before.beyond), _LEDGER_WAITS_US]
+
+
+def _restored(arguments: dict[str, list[Any]]) -> dict[str, Any]:
+    """Put back what is missing. Key -> the answer of the script, or an error instead."""
+
+    def run(key: str) -> Any:
+        names = [key, keys.budget_mark(key)]
+        return _RESTORE.run(limits(deadline_s=PATIENT_S), keys=names, args=arguments[key])
+
+    def put(pipeline: Pipeline, key: str) -> None:
+        _RESTORE.put(pipeline, keys=[key, keys.budget_mark(key)], args=arguments[key])
+
+    if not arguments:
+        return {}
+    first, *others = arguments
+    # A Redis that has just begun does not have the script: one question loads it for the others.
+    answers = {first: run(first)} | ask_many(others, put, deadline_s=PATIENT_S)
+    # Another node of a Cluster does not have it either.
+    return {key: run(key) if isinstance(one, NoScriptError) else one for key, one in answers.items()}
+
+
+def _read_answer(answer: Any) -> tuple[int, bool, _Seen]:
+    """How much was put back, whether the ledger is still to be counted, and the budget after it."""
+    if not isinstance(answer, list) or len(answer) != 4:
+        # It is outside of its period, or its node does not answer.
+        return 0, False, _Seen("", 0)
     mark, spent, missing, waits = (str(word) for word in answer)
-    if int(missing):
-        # The key has a digest of the tenant, and no name.
-        log.warning("budget.restored", environment=environment, key=key, put_back=int(missing))
-    return int(missing) > 0, waits == "1", _Seen(mark, int(spent))
+    return int(missing), waits == "1", _Seen(mark, int(spent))
 
 
 def _in_ledger(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
