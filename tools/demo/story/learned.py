@@ -11,6 +11,7 @@ import httpx
 
 import fuseboard
 from controlplane.editing.edits import set_vendor_limit
+from controlplane.fleet.stated_limits import stated_limits
 from controlplane.policies.models import VendorLimit
 from controlplane.suggestions.tasks import look
 from fuseboard import blocking
@@ -104,6 +105,8 @@ def learned_suggest(chapter: Chapter) -> str:
         assistant.jobs(_WANTED_PER_S / 2, MINI)
         with another_pod(chapter, f"{ASSISTANT}-2") as agent:
             answers = _ask_for_a_while(agent, chapter)
+            # The worker looks once: both pods have reported by then.
+            chapter.until(f"two pods to report {_STATED}", _is_stated, within_s=30)
             # The worker does this every 5 min.
             look.delay()
             found_ms = chapter.until(
@@ -130,6 +133,11 @@ def learned_suggest(chapter: Chapter) -> str:
         f"{answers} answers to a second pod: {evidence!r} is suggested {found_ms / 1000:.1f} s after the"
         f" worker looked, and used with two clicks: {LIMIT} became {_STATED} calls a minute"
     )
+
+
+def _is_stated() -> bool:
+    stated = stated_limits(ENVIRONMENT).get((OPENAI_MINI, _LIMIT))
+    return stated is not None and stated.number == _STATED and stated.is_proven
 
 
 def _offers(admin: Browser) -> list[str]:
