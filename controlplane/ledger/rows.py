@@ -18,9 +18,9 @@ AMOUNTS = (
     "unpriced",
     "saved_micro_usd",
 )
-#: No sum of a row is larger. Pods are not trusted: one that invents usage must not make a sum that a column
-#: cannot have, so that Postgres would refuse what the others used on this day.
-MAX_SUM = 2**62
+#: No sum of a row is larger, so that four of them fit into a column too. Pods are not trusted: one that
+#: invents usage must not make Postgres refuse what the others used on this day.
+MAX_SUM = 2**60
 
 
 def bounded(number: str) -> str:

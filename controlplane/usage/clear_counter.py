@@ -18,7 +18,7 @@ from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, Tenant, Tier
 from controlplane.redis.scripts import limits
 from controlplane.usage.budget_counters import BudgetCounter, counter_of
-from controlplane.usage.models import KnownBudget
+from controlplane.usage.models import BudgetCorrection, KnownBudget
 from controlplane.validation import Problems
 from fuseboard.contract import keys
 from fuseboard.contract.addresses import counted_address
@@ -86,6 +86,8 @@ def _clear(
         was_counted = _delete(key)
         # The worker puts back no figure of before, if Redis loses its data.
         KnownBudget.objects.filter(environment=row.slug, key=key).update(amount=0, cleared=True)
+        # What waits is about calls of before.
+        BudgetCorrection.objects.filter(environment=row.slug, key=key).delete()
         record(
             actor=actor,
             action="counter.cleared",

@@ -13,10 +13,10 @@ from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Tenant
-from controlplane.repair.budgets import forget_budgets, restore_budgets
+from controlplane.repair.budgets import forget_budgets, restore_all, restore_budgets
 from controlplane.spending.models import Account
 from controlplane.usage.clear_counter import clear_counter
-from controlplane.usage.models import KnownBudget
+from controlplane.usage.models import BudgetCorrection, KnownBudget
 from fuseboard.contract import budgets, keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Dependency
@@ -218,6 +218,20 @@ def test_a_cleared_counter_that_is_spent_again_at_once_is_not_taken_for_one_that
     pods_have_reported(limits)
     assert look() == 0
     assert spent(limits) == 200_000
+
+
+def test_a_correction_that_waits_is_not_added_to_a_counter_that_is_cleared(
+    limits: redis.Redis, ada: Any
+) -> None:
+    spend(limits, 300_000)
+    period = period_around(began(), Period.MONTH, "UTC")
+    waits = BudgetCorrection(
+        environment="production", key=KEY, began=period[0], ends=period[1], amount=50_000
+    )
+    waits.save()
+    clear_counter(**WHY, actor=ada, budget="main-month")
+    restore_all(["production"], datetime.now(UTC))
+    assert spent(limits) == 0
 
 
 def test_a_counter_that_is_cleared_just_before_a_loss_stays_cleared(limits: redis.Redis, ada: Any) -> None:
