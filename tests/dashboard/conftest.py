@@ -213,3 +213,10 @@ def sign_in(page: Any, web: str) -> Callable[[str], Any]:
         return page
 
     return as_user
+
+
+@pytest.fixture
+def something_everywhere(production: str, limits: Any) -> None:
+    from rows_everywhere import put_something_everywhere
+
+    put_something_everywhere(limits)

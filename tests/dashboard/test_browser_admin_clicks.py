@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from browsing import Clicks, becomes
 from fleet_rows import breaker, put_server
-from test_browser_pages import WIDE, looked_at, put_suggestions
+from rows_everywhere import put_suggestions
+from test_browser_pages import WIDE, looked_at
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override

@@ -1,7 +1,7 @@
 """What readers ask of their browser: the colours of their system, and no motion."""
 
 import pytest
-from test_browser_pages import PAGES, something_everywhere  # noqa: F401
+from test_browser_pages import PAGES
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -25,7 +25,7 @@ LOOKED_AT = (
 COLOUR = "e => getComputedStyle(e).backgroundColor"
 
 
-def test_nothing_moves_for_a_reader_who_asks_for_less_motion(page, sign_in, something_everywhere):  # noqa: F811
+def test_nothing_moves_for_a_reader_who_asks_for_less_motion(page, sign_in, something_everywhere):
     page.emulate_media(reduced_motion="reduce")
     sign_in("ada")
     moving = {}
@@ -53,7 +53,7 @@ def test_a_box_is_a_field_in_both_themes_unless_it_is_disabled(sign_in, producti
     assert box.evaluate("e => getComputedStyle(e).borderStyle") != border
 
 
-def test_the_colours_of_the_system_show_what_is_chosen(page, sign_in, something_everywhere):  # noqa: F811
+def test_the_colours_of_the_system_show_what_is_chosen(page, sign_in, something_everywhere):
     page.emulate_media(forced_colors="active")
     sign_in("olga")
     for name, (chosen, other) in CHOICES.items():

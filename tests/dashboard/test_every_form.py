@@ -10,7 +10,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import resolve
 from form_reading import Control, Form, Page, forms_to_fill, page_of
-from test_browser_pages import PAGES, something_everywhere  # noqa: F401 - a fixture
+from test_browser_pages import PAGES
 
 from controlplane.accounts.models import AgentToken
 from controlplane.policies.models import Dependency
@@ -30,7 +30,7 @@ BARE = ("This field is required", "Enter a valid", "Select a valid")
 
 
 @pytest.fixture
-def every_form(something_everywhere: None, log_in: Any) -> Any:  # noqa: F811
+def every_form(something_everywhere: None, log_in: Any) -> Any:
     """An admin, and rows of everything that has a form."""
     from tests.dashboard.test_incident_pages import alert, incident
 

@@ -10,8 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from fleet_rows import put_server
 from positions import Box, boxes_of_all
+from rows_everywhere import put_suggestions
 from shown import text_of
-from test_browser_pages import looked_at, put_suggestions, too_wide
+from test_browser_pages import looked_at, too_wide
 
 from controlplane.alerts.rules.spending import SPENDING_RULES
 from controlplane.editing import edits

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from rows_everywhere import put_suggestions
 from shown import text_of
-from test_browser_pages import put_suggestions
 
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Environment
