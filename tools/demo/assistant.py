@@ -6,9 +6,7 @@ Run: ``python -m tools.demo.assistant --port N``, with ``VENDOR_URL`` and the ag
 variables set.
 """
 
-import argparse
 import asyncio
-import logging
 import os
 import random
 import time
@@ -20,13 +18,13 @@ from typing import Any
 import anthropic
 import msgspec
 import openai
-import uvicorn
 from fastapi import FastAPI, Request, Response
 
 import fuseboard
 from fuseboard import Alternative, Cached, Default
 from tools.demo.assistant_api import Asked, Got, Work
 from tools.demo.model_scenario import CALLS_PER_S, CLAUDES, GPT, JOBS, OPENAI, SONNET, Job
+from tools.demo.serving import serve
 
 #: Calls under way; jobs that are due meanwhile are left out.
 MAX_AT_ONCE = 60
@@ -213,11 +211,4 @@ def application(vendor_url: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="{asctime} {name}: {message}", style="{")
-    logging.getLogger("fuseboard").setLevel(logging.INFO)
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--host", default="127.0.0.1")
-    arguments.add_argument("--port", type=int, required=True)
-    given = arguments.parse_args()
-    app = application(os.environ["VENDOR_URL"])
-    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False)
+    serve(lambda _: application(os.environ["VENDOR_URL"]))

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 import msgspec
-import uvicorn
 from fastapi import FastAPI, Response
 
 from fuseboard.contract.words import CallTier
 from tools.demo.scenario import DEPENDENCIES, OUTBOX, STRANGER, TENANTS, Dependency
+from tools.demo.serving import serve
 
 #: Calls in flight per pod; more are dropped.
 MAX_AT_ONCE = 60
@@ -136,10 +136,6 @@ def application(traffic: Traffic) -> FastAPI:
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--host", default="127.0.0.1")
-    arguments.add_argument("--port", type=int, required=True)
     arguments.add_argument("--per-pod", type=float, default=30.0, help="calls per second")
     arguments.add_argument("pods", nargs="+")
-    given = arguments.parse_args()
-    app = application(Traffic(given.pods, given.per_pod))
-    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False)
+    serve(lambda given: application(Traffic(given.pods, given.per_pod)), parser=arguments)

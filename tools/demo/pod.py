@@ -7,9 +7,7 @@ Run: ``python -m tools.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
 ``FUSEBOARD_*`` variables set.
 """
 
-import argparse
 import asyncio
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, MutableMapping
@@ -18,7 +16,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
@@ -29,6 +26,7 @@ from fuseboard.contract.words import CallTier
 from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.httpx import GuardedTransport
 from tools.demo.scenario import DEPENDENCIES, OUTBOX
+from tools.demo.serving import serve
 
 #: The fallback answer while the vendor is not called.
 INSTEAD = {dependency.name: dependency.fallback for dependency in DEPENDENCIES}
@@ -183,11 +181,4 @@ def application(vendor_url: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="{asctime} {name}: {message}", style="{")
-    logging.getLogger("fuseboard").setLevel(logging.INFO)
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--host", default="127.0.0.1")
-    arguments.add_argument("--port", type=int, required=True)
-    given = arguments.parse_args()
-    app = application(os.environ["VENDOR_URL"])
-    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False)
+    serve(lambda _: application(os.environ["VENDOR_URL"]))

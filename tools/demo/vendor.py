@@ -6,17 +6,16 @@
 Run: ``python -m tools.demo.vendor --port N``.
 """
 
-import argparse
 import asyncio
 import random
 from collections import defaultdict
 from typing import Annotated
 
 import msgspec
-import uvicorn
 
 from tools.demo.asgi import Receive, Scope, Send, answer, read_body
 from tools.demo.model_vendor import ModelVendor
+from tools.demo.serving import serve
 
 
 class Behaviour(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,10 +75,4 @@ class Vendor:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--host", default="127.0.0.1")
-    arguments.add_argument("--port", type=int, required=True)
-    given = arguments.parse_args()
-    uvicorn.run(
-        Vendor(), host=given.host, port=given.port, log_level="warning", access_log=False, lifespan="off"
-    )
+    serve(lambda _: Vendor(), lifespan="off")
