@@ -24,12 +24,13 @@ from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency, Environment
 from controlplane.policies.protection import CALL, POD, flat_protection, protection_in
 from controlplane.policies.protection_presets import KIND_PRESETS, PRESETS, preset_of_kind, wait_of_kind
-from fuseboard.contract.policy import decode_policy, encode_policy
+from fuseboard.contract.policy import encode_policy
 from fuseboard.contract.protection import Bulkhead, CallProtection, PodProtection, Retry
 from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS, fits
 from fuseboard.contract.words import CallTier
 from tests.agents.guarded_pods import PRESET as NEW
 from tests.controlplane.calling import problem
+from tests.controlplane.published import published_policy
 
 API = "/api/v1/production"
 WHY = {"reason": "Slow calls fill our pods"}
@@ -54,12 +55,12 @@ def flat(bulkhead: Bulkhead) -> dict[str, Any]:
 
 def published(dependency: str = "openai") -> CallProtection | None:
     """What the document of pods says, as an agent reads it."""
-    policy = decode_policy(encode_policy(policy_of(environment_of("production"))))
+    policy = published_policy()
     return next(each.protection for each in policy.dependencies if each.name == dependency)
 
 
 def published_for_pods() -> PodProtection | None:
-    return decode_policy(encode_policy(policy_of(environment_of("production")))).protection
+    return published_policy().protection
 
 
 def set_protection(ada: Any, protection: Any, **more: Any) -> int:

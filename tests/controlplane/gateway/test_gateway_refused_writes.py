@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -222,18 +223,10 @@ def test_refused_values_are_counted_for_ten_minutes_and_for_their_environment() 
 # Rows of pods that are old
 
 
-@pytest.mark.parametrize(("age_s", "state"), [(4, "online"), (20, "online"), (146, "unknown")])
-@pytest.mark.parametrize("skew_s", [0, -3_600, 3_600])
-def test_a_pod_of_a_gateway_that_stores_nothing_is_not_online(
-    production: str, age_s: float, state: str, skew_s: float, call: Any
-) -> None:
-    """The clock of the gateway does not matter: only what passed since its last heartbeat does."""
-    from datetime import timedelta
-
-    now, skew = timezone.now(), timedelta(seconds=skew_s)
-    seen = now - timedelta(seconds=age_s) + skew
+def put_pod(seen: datetime) -> None:
+    """A pod whose last heartbeat the gateway ``one`` received then."""
     Server.objects.create(
-        environment=production,
+        environment="production",
         name="pod-1",
         boot="b" * 8,
         service="shop",
@@ -248,6 +241,17 @@ def test_a_pod_of_a_gateway_that_stores_nothing_is_not_online(
         due_at=seen + timedelta(seconds=6.5),
         gateway="one",
     )
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(4, "online"), (20, "online"), (146, "unknown")])
+@pytest.mark.parametrize("skew_s", [0, -3_600, 3_600])
+def test_a_pod_of_a_gateway_that_stores_nothing_is_not_online(
+    production: str, age_s: float, state: str, skew_s: float, call: Any
+) -> None:
+    """The clock of the gateway does not matter: only what passed since its last heartbeat does."""
+    now, skew = timezone.now(), timedelta(seconds=skew_s)
+    seen = now - timedelta(seconds=age_s) + skew
+    put_pod(seen)
     Figures.objects.create(
         environment=production, gateway="one", at=now, document={"wall": (now + skew).timestamp()}
     )
@@ -258,25 +262,8 @@ def test_a_pod_of_a_gateway_that_stores_nothing_is_not_online(
 
 
 def test_pods_of_a_gateway_of_an_earlier_version_keep_their_state(production: str) -> None:
-    from datetime import timedelta
-
     seen = timezone.now() - timedelta(seconds=500)
-    Server.objects.create(
-        environment=production,
-        name="pod-1",
-        boot="b" * 8,
-        service="shop",
-        agent_version="1",
-        state="online",
-        mode="shared",
-        mode_since=seen,
-        config_status="applied",
-        config_source="http",
-        started_at=seen,
-        last_seen_at=seen,
-        due_at=seen + timedelta(seconds=6.5),
-        gateway="one",
-    )
+    put_pod(seen)
     Figures.objects.create(environment=production, gateway="one", at=timezone.now(), document={})
     assert [row.state for row in live.servers(production)] == ["online"]
 
@@ -286,26 +273,9 @@ def test_a_gateway_that_was_stopped_gives_each_pod_the_usual_time_again(
     production: str, woke_ago_s: int, state: str
 ) -> None:
     """Pages said "2 pods are silent" until their next heartbeats."""
-    from datetime import timedelta
-
     now = timezone.now()
     seen = now - timedelta(seconds=60)
-    Server.objects.create(
-        environment=production,
-        name="pod-1",
-        boot="b" * 8,
-        service="shop",
-        agent_version="1",
-        state="online",
-        mode="shared",
-        mode_since=seen,
-        config_status="applied",
-        config_source="http",
-        started_at=seen,
-        last_seen_at=seen,
-        due_at=seen + timedelta(seconds=6.5),
-        gateway="one",
-    )
+    put_pod(seen)
     woke = (now - timedelta(seconds=woke_ago_s)).timestamp()
     Figures.objects.create(
         environment=production, gateway="one", at=now, document={"wall": now.timestamp(), "woke": woke}

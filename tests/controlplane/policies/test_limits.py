@@ -8,10 +8,11 @@ from django.db import IntegrityError, transaction
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies.document import environment_of, policy_of, tenant_records
+from controlplane.policies.document import environment_of, tenant_records
 from controlplane.policies.models import Dependency, Environment, SubjectLimit, TierQuota, VendorLimit
-from fuseboard.contract.policy import Limit, decode_policy, encode_policy
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Dimension, Period
+from tests.controlplane.published import published_policy
 
 DAILY: dict[str, Any] = {
     "limit": 2_000_000,
@@ -34,11 +35,6 @@ def common(production: str, ada: Any) -> dict[str, Any]:
     return {"environment": production, "reason": "for a test", "actor": ada}
 
 
-def published(environment: str) -> Any:
-    """The policy as pods read it, after their checks."""
-    return decode_policy(encode_policy(policy_of(environment_of(environment))))
-
-
 def quota(policy: Any, tier: str, name: str) -> Limit:
     [found] = [row for one in policy.tiers if one.name == tier for row in one.quotas if row.name == name]
     return found
@@ -46,7 +42,7 @@ def quota(policy: Any, tier: str, name: str) -> Limit:
 
 def test_a_budget_of_tokens_reaches_the_pods_with_every_field(common: Any) -> None:
     edits.set_tier_quota(**common, tier="pro", quota="daily-tokens", expected_version=None, **DAILY)
-    found = quota(published("production"), "pro", "daily-tokens")
+    found = quota(published_policy(), "pro", "daily-tokens")
     assert (found.algorithm, found.period, found.time_zone) == ("fixed_window", "day", "Europe/Berlin")
     assert (found.measure, found.per, found.endpoints) == ("tokens", ("user", "api_key"), ("POST /v1/*",))
     assert (found.dependency, found.warn_percent, found.limit) == ("openai", 80, 2_000_000)
@@ -81,7 +77,7 @@ def test_a_vendor_limit_can_have_slots_and_leases(common: Any) -> None:
         lease_above=500,
         expected_version=None,
     )
-    [dependency] = published("production").dependencies
+    [dependency] = published_policy().dependencies
     [limit] = dependency.vendor_limits
     assert (limit.algorithm, limit.limit, limit.lease_above) == ("concurrency", 20, 500)
     # A vendor limit belongs to its dependency. The column of quotas does not move it to another one.
@@ -91,12 +87,12 @@ def test_a_vendor_limit_can_have_slots_and_leases(common: Any) -> None:
 def test_a_limit_of_callers_without_a_tenant_is_set_and_removed(common: Any) -> None:
     numbers = {"limit": 10, "window_s": 1, "burst": 10}
     edits.set_subject_limit(**common, name="addresses", per=[Dimension.IP], **numbers)
-    [limit] = published("production").subject_limits
+    [limit] = published_policy().subject_limits
     assert (limit.name, limit.per) == ("addresses", ("ip",))
     entry = Entry.objects.get(action="subject_limit.set")
     assert entry.after["subject_limits.addresses.per"] == ["ip"]
     edits.remove_subject_limit(**common, name="addresses")
-    assert published("production").subject_limits == ()
+    assert published_policy().subject_limits == ()
     with pytest.raises(NotFound):
         edits.remove_subject_limit(**common, name="addresses")
 
@@ -119,7 +115,7 @@ def test_a_slow_start_is_published(common: Any) -> None:
     edits.set_breaker_policy(
         **common, dependency="openai", breaker={"slow_start_ms": 30_000}, expected_version=None
     )
-    assert published("production").dependencies[0].breaker.slow_start_ms == 30_000
+    assert published_policy().dependencies[0].breaker.slow_start_ms == 30_000
 
 
 def test_another_algorithm_clears_the_period(common: Any) -> None:
@@ -133,7 +129,7 @@ def test_another_algorithm_clears_the_period(common: Any) -> None:
         algorithm=Algorithm.SLIDING_WINDOW,
         **numbers,
     )
-    assert quota(published("production"), "pro", "calls").period is None
+    assert quota(published_policy(), "pro", "calls").period is None
 
 
 BAD = [

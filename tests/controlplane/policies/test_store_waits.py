@@ -7,11 +7,10 @@ import pytest
 from controlplane.editing import edits
 from controlplane.editing.plans import difference, export_plan, read_plan
 from controlplane.errors import InvalidEdit
-from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import newer_settings
-from fuseboard.contract.policy import decode_policy, encode_policy
 from tests.controlplane.calling import problem
+from tests.controlplane.published import published_policy
 
 API = "/api/v1/production"
 WHY = {"reason": "Calls take seconds"}
@@ -20,7 +19,7 @@ EDIT: dict[str, Any] = {"environment": "production", **WHY}
 
 def wait_of(name: str) -> int:
     """What the document of pods says, as an agent reads it."""
-    policy = decode_policy(encode_policy(policy_of(environment_of("production"))))
+    policy = published_policy()
     return next(each for each in policy.dependencies if each.name == name).store_wait_ms
 
 

@@ -7,12 +7,11 @@ import pytest
 from controlplane.editing import edits
 from controlplane.editing.plans import difference, export_plan, read_plan
 from controlplane.errors import InvalidEdit
-from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import Dependency
 from controlplane.policies.protection_advice import protection_advice
-from fuseboard.contract.policy import decode_policy, encode_policy
 from tests.controlplane.calling import problem
+from tests.controlplane.published import published_policy
 
 API = "/api/v1/production"
 WHY = {"reason": "Streams end in the middle"}
@@ -21,7 +20,7 @@ EDIT: dict[str, Any] = {"environment": "production", **WHY}
 
 def bounds(name: str) -> tuple[int, int]:
     """What the document of pods says, as an agent reads it."""
-    policy = decode_policy(encode_policy(policy_of(environment_of("production"))))
+    policy = published_policy()
     found = next(each for each in policy.dependencies if each.name == name)
     return found.first_part_ms, found.between_parts_ms
 
@@ -71,7 +70,7 @@ def test_a_file_has_them_and_applied_again_changes_nothing(production: str, ada:
 def test_timeouts_of_tiers_reach_pods_and_advice(production: str, ada: Any) -> None:
     protection = {"timeouts_ms": [180_000, 0, 1_000], "bulkhead": {}, "sla_ms": 100_000}
     edits.create_dependency(dependency="chat", kind="llm", protection=protection, actor=ada, **EDIT)
-    policy = decode_policy(encode_policy(policy_of(environment_of(production))))
+    policy = published_policy(production)
     found = next(each for each in policy.dependencies if each.name == "chat").protection
     assert found is not None
     assert found.timeouts_ms == (180_000, 0, 1_000)

@@ -16,15 +16,15 @@ from controlplane.editing import edits
 from controlplane.editing.edits.budgets import lower_raised_budgets
 from controlplane.editing.plans import PlanErrors, apply_plan, difference, export_plan, read_plan
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies.document import environment_of, policy_of, tenant_records
+from controlplane.policies.document import tenant_records
 from controlplane.policies.models import Change, Environment
 from controlplane.policies.state import read_state
 from controlplane.spending.budget_fields import BUDGET_FIELDS
 from controlplane.spending.budget_rows import Budget as Row
 from fuseboard.contract.budgets import MAX_BUDGET, Account, Budget
-from fuseboard.contract.policy import Policy, decode_policy, encode_policy
 from fuseboard.contract.words import Period
 from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.published import published_policy
 
 WHY = {"reason": "As in the contract with the vendor"}
 EDIT: dict[str, Any] = {"environment": "production", **WHY}
@@ -41,11 +41,6 @@ def common(production: str, ada: Any) -> dict[str, Any]:
         **EDIT,
     )
     return {"actor": ada, "expected_version": None, **EDIT}
-
-
-def published() -> Policy:
-    """The document of pods, as an agent reads it."""
-    return decode_policy(encode_policy(policy_of(environment_of("production"))))
 
 
 def head() -> int:
@@ -70,7 +65,7 @@ def test_accounts_and_budgets_reach_pods(common: dict[str, Any]) -> None:
         budget="openai-hour", dependency="openai", amount=5, period="hour", measure="tokens", **common
     )
     edits.set_budget(budget="pro-day", tier="pro", amount=MAX_BUDGET, period="day", **common)
-    policy = published()
+    policy = published_policy()
     assert policy.accounts == (
         Account(
             name="openai-main",
@@ -119,14 +114,14 @@ def test_a_raised_budget_ends_with_a_revision(
     budget: dict[str, Any] = {"budget": "openai-month", **common}
     edits.set_budget(account="openai-main", amount=100, period="month", **budget)
     edits.raise_budget(amount=150, minutes=60, **budget)
-    assert published().accounts[0].budgets[0].amount == 150
+    assert published_policy().accounts[0].budgets[0].amount == 150
     assert not lower_raised_budgets()
     Row.objects.update(raised_until=timezone.now() - timedelta(seconds=1))
     before = head()
     assert lower_raised_budgets() == [("production", "openai-month")]
     assert not lower_raised_budgets()
     assert head() == before + 1
-    assert published().accounts[0].budgets[0].amount == 100
+    assert published_policy().accounts[0].budgets[0].amount == 100
     assert Entry.objects.filter(action="budget.lowered").exists()
 
 
@@ -135,7 +130,7 @@ def test_a_raise_never_lowers_a_budget(common: dict[str, Any]) -> None:
     edits.set_budget(account="openai-main", amount=100, period="month", **budget)
     edits.raise_budget(amount=150, minutes=60, **budget)
     edits.set_budget(amount=200, **budget)
-    assert published().accounts[0].budgets[0].amount == 200
+    assert published_policy().accounts[0].budgets[0].amount == 200
 
 
 def test_a_file_says_the_end_of_a_raise_in_any_zone(common: dict[str, Any]) -> None:
@@ -255,16 +250,16 @@ def test_an_exported_file_changes_nothing_and_a_pruned_one_removes(common: dict[
     apply(text, ada, prune=True)
     assert read_state("production") == state
     apply("budgets: {openai-month: {amount: 7, at_100: warn}}", ada)
-    assert published().accounts[0].budgets[0].amount == 7
+    assert published_policy().accounts[0].budgets[0].amount == 7
     apply("budgets: {}\naccounts: {}", ada, prune=True)
-    assert published().accounts == ()
+    assert published_policy().accounts == ()
     assert not Row.objects.exists()
     apply(
         "accounts: {spare: {pools: [openai]}}\n"
         "budgets: {spare-day: {account: spare, amount: 3, period: day}}",
         ada,
     )
-    assert published().accounts[0].budgets[0].name == "spare-day"
+    assert published_policy().accounts[0].budgets[0].name == "spare-day"
     with pytest.raises(PlanErrors, match="another cost"):
         apply("budgets: {spare-day: {measure: calls}}", ada)
 

@@ -20,15 +20,14 @@ from controlplane.editing.plans import (
     read_plan,
 )
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Environment
 from controlplane.policies.newer_settings import newer_settings, newly_used
 from controlplane.policies.state import read_state
 from controlplane.spending.fields import read_start, start_text
 from controlplane.spending.models import Model, Price
 from fuseboard.contract import models as contract
-from fuseboard.contract.policy import decode_policy, encode_policy
 from tests.controlplane.calling import API, problem
+from tests.controlplane.published import published_policy
 
 WHY = {"reason": "New price list of the vendor"}
 EDIT: dict[str, Any] = {"environment": "production", **WHY}
@@ -53,7 +52,7 @@ def gpt(production: str, ada: Any) -> dict[str, Any]:
 
 def published() -> dict[str, contract.Model]:
     """The models of the document of pods, as an agent reads it."""
-    policy = decode_policy(encode_policy(policy_of(environment_of("production"))))
+    policy = published_policy()
     return {model.name: model for model in policy.models}
 
 
