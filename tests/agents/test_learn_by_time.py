@@ -230,8 +230,20 @@ class TestTheKey:
         learner = measured(limits)
         assert b"times" in (limits.get(KEY) or b"")
         learner.rise = 0
-        assert tick(learner, SECOND, asked=10)[5:] == (0, 0)
+        # A pod may not have the configuration yet.
+        assert ticks(learner, 3, asked=10)[5:] == (0, 0)
+        assert b"times" in (limits.get(KEY) or b"")
+        ticks(learner, 60, asked=10)
         assert b"times" not in (limits.get(KEY) or b"")
+
+    def test_a_pod_with_an_older_configuration_ends_nothing(self, limits: redis.Redis):
+        learner = measured(limits)
+        for _ in range(40):
+            learner.rise = 0
+            assert learner.report("stuck", 10, 10).limit == 600
+            learner.rise = 100
+            answer = tick(learner, SECOND, asked=10)
+            assert answer == Answer(600, 2, answer.steps, 3, 0, SECOND, SECOND)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -241,7 +253,7 @@ class TestTheKey:
             {"times": {"pods": {str(n): [1, 1] for n in range(1_000)}}},
             {
                 "times": {
-                    **dict.fromkeys(("base", "near", "present", "before", "ends", "held"), -1),
+                    **dict.fromkeys(("base", "near", "present", "before", "ends", "held", "at"), -1),
                     "pods": {},
                 }
             },

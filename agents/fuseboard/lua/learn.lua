@@ -50,6 +50,7 @@ local MOST_UP, QUIET = 0.1, 0.8
 local server, ceiling = ARGV[1], tonumber(ARGV[6])
 local lowest, tick = min(ceiling, tonumber(ARGV[7])), tonumber(ARGV[8])
 local took, rise = tonumber(ARGV[9]), 1 + tonumber(ARGV[10]) / 100
+local by_time = rise > 1
 
 local function is_number(value)
     return type(value) == 'number' and value == value and value >= 0 and value <= LARGEST
@@ -66,13 +67,13 @@ local NUMBERS = {
 }
 
 -- base: the lowest time; near: when calls were last near it; before: the time one step ago; ends: of a measurement, 0
--- for none; held: until then, nothing moves by time.
-local TIMES = { 'base', 'near', 'present', 'before', 'ends', 'held' }
+-- for none; held: until then, nothing moves by time; at: the last report of a pod that follows the time.
+local TIMES = { 'base', 'near', 'present', 'before', 'ends', 'held', 'at' }
 
 local function read_times(t)
     local good = type(t) == 'table' and type(t.pods) == 'table' and length(t.pods) <= MOST_SERVERS
     for _, name in ipairs(TIMES) do good = good and is_number(t[name]) end
-    if not good then return { base = 0, near = now, present = 0, before = 0, ends = 0, held = 0, pods = {} } end
+    if not good then return { base = 0, near = now, present = 0, before = 0, ends = 0, held = 0, at = 0, pods = {} } end
     for name, pod in pairs(t.pods) do
         local known = type(name) == 'string' and type(pod) == 'table'
         if known and is_number(pod[1]) and pod[1] >= 1 and is_number(pod[2]) then
@@ -82,6 +83,7 @@ local function read_times(t)
         end
     end
     t.near, t.ends, t.held = min(t.near, now), min(t.ends, now + PROBE * tick), min(t.held, now + PROBE * tick)
+    t.at = min(t.at, now)
     return t
 end
 
@@ -114,7 +116,10 @@ local function read(text)
     -- After a failover, the clock may be behind.
     s.next, s.held = min(s.next, now + tick), min(s.held, now + HELD * tick)
     s.at = min(s.at, now)
-    s.times = rise > 1 and read_times(s.times) or nil
+    -- A pod with an older configuration does not end what the others have measured.
+    local times = (by_time or s.times) and read_times(s.times)
+    if by_time then times.at = now end
+    s.times = times and now - times.at <= HEARD * tick and times or nil
     return s
 end
 
@@ -148,7 +153,7 @@ end
 -- The number that applies: less than the limit while the lowest time is measured.
 local function applied(s)
     local t = s.times
-    if not t or t.ends == 0 then return floor(s.limit) end
+    if not by_time or t.ends == 0 then return floor(s.limit) end
     return floor(max(lowest, t.base > 0 and s.limit * QUIET / rise or 0))
 end
 
@@ -217,7 +222,7 @@ end
 local function step(s)
     local before, bound = applied(s), max(lowest, min(ceiling, stated(s)))
     local binds, sent, refused, waits = count(s)
-    local room, used = s.times and slack(s), s.times and in_use() or 0
+    local room, used = by_time and slack(s), by_time and in_use() or 0
     local full = room and used >= floor(s.limit)
     -- After a fall, calls that were made before it are still answered: they must not count again.
     local rests = now < s.held
@@ -251,7 +256,7 @@ local function step(s)
             -- No more than a tenth in the time of a call: only then it shows what it did.
             local most = s.limit * (1 + min(MOST_UP, (room - 1) / 2) * min(1, tick / s.times.present))
             limit = now < s.times.held and 0 or s.at > 0 and min(limit, most) or most
-        elseif s.times and (s.times.ends > 0 or now < s.times.held) then
+        elseif by_time and (s.times.ends > 0 or now < s.times.held) then
             limit = 0
         end
         if limit > s.limit then s.limit, s.why = limit, 3 end
@@ -269,7 +274,7 @@ local function step(s)
             pod[1], pod[2], pod[3] = 0, 0, 0
         end
     end
-    for name, pod in pairs(s.times and s.times.pods or {}) do
+    for name, pod in pairs(by_time and s.times.pods or {}) do
         if now - pod[2] > RECENT * tick then s.times.pods[name] = nil end
     end
 end
@@ -289,10 +294,10 @@ if pod then
     pod[5] = now
     if tonumber(ARGV[3]) > 0 then pod[7] = now end
 end
-if took > 0 and s.times and (s.times.pods[server] or length(s.times.pods) < MOST_SERVERS) then
+if took > 0 and by_time and (s.times.pods[server] or length(s.times.pods) < MOST_SERVERS) then
     s.times.pods[server] = { took, now }
 end
 if now >= s.next then step(s) end
 redis.call('SET', KEYS[1], cmsgpack.pack(s), 'PX', 3600000)
-local t = s.times or { base = 0, present = 0 }
+local t = by_time and s.times or { base = 0, present = 0 }
 return { applied(s), s.generation, s.steps, s.why, s.share, t.base, t.present }

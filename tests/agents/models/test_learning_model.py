@@ -81,8 +81,8 @@ BUGS_BY_TIME = {
     "it rises by more than a tenth": ("1 + min(MOST_UP, (room - 1) / 2)", "1 + (room - 1)"),
     "it rises as fast with long calls": ("* min(1, tick / s.times.present)", ""),
     "it forgets what was refused": ("s.at > 0 and min(limit, most) or most", "most"),
-    "it rises while it rests": ("now < s.times.held and 0 or", ""),
-    "it rises while it measures": ("elseif s.times and (s.times.ends > 0 or", "elseif s.times and (false or"),
+    "it rises by time while it rests": ("now < s.times.held and 0 or", ""),
+    "it rises while it measures": ("elseif by_time and (s.times.ends > 0 or", "elseif by_time and (false or"),
     "the lowest time is never measured": ("(t.base == 0 or", "(false or"),
     "the lowest time is measured once": ("now - t.near > STALE * tick and", "false and"),
     "it is measured at the configured limit, too": (
@@ -106,6 +106,8 @@ BUGS_BY_TIME = {
         "t.ends, t.held, s.why = slow, now, 0, now + tick + slow, 3",
         "t.ends, s.why = slow, now, 0, 3",
     ),
+    "a pod that does not follow the time ends it": ("(by_time or s.times) and", "by_time and"),
+    "times are kept for ever": ("times and now - times.at <= HEARD * tick and times", "times"),
     "times of another clock stay": ("pod[2] = min(pod[2], now)", ""),
 }
 Kind = tuple[dict[str, tuple[str, str]], ModuleType, int]
