@@ -86,7 +86,7 @@ def _clear(
         was_counted = _delete(key)
         # The worker puts back no figure of before, if Redis loses its data.
         KnownBudget.objects.filter(environment=row.slug, key=key).update(amount=0, cleared=True)
-        # What waits is about calls of before.
+        # A correction that waits is about calls of before.
         BudgetCorrection.objects.filter(environment=row.slug, key=key).delete()
         record(
             actor=actor,
