@@ -233,6 +233,8 @@ def _in_ledger(environment: str, several: Iterable[_Looked]) -> dict[str, int]:
     A correction that waits is left out: the counter gets it later, see ``corrections.py``.
     """
     several = list(several)
+    if not several:
+        return {}
     with transaction.atomic():
         with connection.cursor() as cursor:
             # Both as of one moment: a re-pricing writes them together.

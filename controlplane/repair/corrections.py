@@ -16,7 +16,7 @@ from controlplane.usage.models import BudgetCorrection, KnownBudget
 from fuseboard.contract import keys
 
 #: Corrections of one run. The others wait for the next one.
-MAX_AT_ONCE = 5_000
+MAX_AT_ONCE = 2_000
 #: Answers of the script.
 _LATER, _NEW = 0, 2
 _CORRECT = Script(Path(__file__).parent / "lua" / "correct_budget.lua")

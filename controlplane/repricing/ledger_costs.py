@@ -5,7 +5,7 @@ of them were long or in a batch.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -28,23 +28,24 @@ _DAYS = f"{_OF_MODEL} AND day >= %(since)s AND day <= %(until)s"
 
 def _part(column: str, calls: str) -> str:
     """Amounts of some calls of a row: the same part of its new cost, or the part that these calls are."""
-    return f"""CASE WHEN micro_usd > 0 THEN round({column}::numeric * cost / micro_usd)::bigint
-        WHEN calls > 0 THEN round({calls}::numeric * cost / calls)::bigint ELSE 0 END"""
+    return f"""CASE WHEN micro_usd > 0 THEN round({column}::numeric * {_COST} / micro_usd)::bigint
+        WHEN calls > 0 THEN round({calls}::numeric * {_COST} / calls)::bigint ELSE 0 END"""
 
 
 def _update(table: str, condition: str) -> str:
     return f"""
-        UPDATE {table} SET micro_usd = cost, saved_micro_usd = uncached - cost, unpriced = 0,
+        UPDATE {table} SET micro_usd = {_COST}, saved_micro_usd = {_UNCACHED} - {_COST}, unpriced = 0,
             wasted_micro_usd = {_part("wasted_micro_usd", "wasted")},
             estimated_micro_usd = {_part("estimated_micro_usd", "estimated")}
-        FROM (
-            SELECT id AS priced, {_COST} AS cost, {_UNCACHED} AS uncached FROM {table} WHERE {condition}
-        ) AS new
-        WHERE id = priced AND (micro_usd <> cost OR saved_micro_usd <> uncached - cost OR unpriced <> 0)
+        WHERE {condition}
+            AND (micro_usd <> {_COST} OR saved_micro_usd <> {_UNCACHED} - {_COST} OR unpriced <> 0)
     """  # noqa: S608 - names of this module
 
 
 _UPDATES = (_update(HOURS.name, _HOURS), _update(DAYS.name, _DAYS))
+_COUNT = f"""
+    SELECT count(*) FROM (SELECT FROM {DAYS.name} WHERE {_DAYS} LIMIT %(most)s) AS counted
+"""  # noqa: S608 - names of this module
 _MODELS = f"""
     SELECT DISTINCT model FROM {DAYS.name}
     WHERE environment = %s AND day >= %s AND day <= %s AND model <> ''
@@ -123,6 +124,10 @@ class Costs:
             for table in (HOURS, DAYS, TOTALS):
                 cursor.execute(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE")
 
+    def has_more_than(self, rows: int) -> bool:
+        """Whether these days have more rows of tenants."""
+        return bool(self._rows(_COUNT, most=rows + 1)[0][0] > rows)
+
     def sums(self, *, long_above: int = 0) -> Sums:
         [row] = self._rows(_SUMS, long_above=long_above)
         return Sums(*map(int, row))
@@ -139,8 +144,10 @@ class Costs:
         """Price the rows, in a transaction that has the lock."""
         window = self.window
         with connection.cursor() as cursor:
-            for statement in _UPDATES:
-                cursor.execute(statement, self._values())
+            for ago in range(window.days):
+                day = window.until - timedelta(days=ago)
+                for statement in _UPDATES:
+                    cursor.execute(statement, replace(self, window=Window(day, day))._values())
             cursor.execute(
                 sum_up("environment = %s AND day >= %s AND day <= %s"),
                 [self.environment, window.since, window.until],

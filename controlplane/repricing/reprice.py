@@ -27,8 +27,9 @@ from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 
-#: Days that are priced at once: this month and the last one. The ledger takes no calls meanwhile.
-MAX_DAYS = 62
+#: Days that are priced at once: this month and the last one. Gateways wait meanwhile, so the rows of tenants
+#: are bounded too: 50,000 take some seconds.
+MAX_DAYS, MAX_ROWS = 62, 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,9 @@ def _checked(
         window=window,
         **plain_price(given),
     )
+    if costs.has_more_than(MAX_ROWS):
+        problems.add("since", f"Enter fewer days: these have more than {MAX_ROWS:,} rows of tenants.")
+    problems.settle()
     return _Asked(row, costs, any(each.batch_percent != 100 for each in prices), min(longs, default=0))
 
 

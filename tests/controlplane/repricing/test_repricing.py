@@ -21,6 +21,7 @@ from controlplane.repricing.reprice import BudgetSum, preview_repricing, reprice
 from controlplane.spending.models import Budget, Model
 from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import BudgetCorrection
+from fuseboard.contract import keys
 from fuseboard.contract.models import micro_usd, price_at
 from tests.controlplane.calling import API, problem
 from tests.controlplane.ledger.ledger_rows import days_ago, today
@@ -30,6 +31,7 @@ from tests.controlplane.repricing.books import (
     WHY,
     books,
     costs,
+    counter_keys,
     heartbeat,
     set_up,
     spend,
@@ -163,8 +165,14 @@ def test_a_budget_of_a_month_gets_all_its_days_and_no_earlier_one(limits: redis.
 
 def test_a_price_that_was_too_high_gives_back_no_more_than_was_spent(limits: redis.Redis) -> None:
     spend(limits, "main", 100_000, period="day")
-    again(price={"input": 0, "output": 0})
-    worker()
+    with limits.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(keys.budget_channel("production"))
+        again(price={"input": 0, "output": 0})
+        worker()
+        # Pods that have not spent the budgets lately forget the larger figures.
+        told: set[str] = set()
+        wait_until(lambda: len(_heard(heard, told)) == 3)
+    assert told == set(counter_keys().values())
     assert spent(limits, "main") == 0
     assert costs() == [77] * 4
     assert not BudgetCorrection.objects.exists()
@@ -239,6 +247,15 @@ def test_what_cannot_be_priced_is_said_at_its_field(wrong: dict[str, Any], field
     assert field in refused.value.errors
     with pytest.raises(NotFound):
         preview_repricing(**asked(model="unknown"))
+
+
+def test_so_many_rows_that_gateways_would_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reprice, "MAX_ROWS", 2)
+    preview_repricing(**asked())
+    heartbeat(today(), "globex", fresh=MILLION)
+    with pytest.raises(InvalidEdit, match="Enter fewer days") as refused:
+        again()
+    assert list(refused.value.errors) == ["since"]
 
 
 def test_a_model_that_was_changed_since_the_preview_is_a_conflict() -> None:
@@ -388,6 +405,12 @@ def test_the_api_previews_and_corrects(call: Any, limits: redis.Redis) -> None:
     assert costs() == [3_000_077] * 4
     for where in (path, f"{path}/preview"):
         problem(call("operator", "POST", where, because | {"expected_version": 1}), 403)
+
+
+def _heard(heard: Any, told: set[str]) -> set[str]:
+    if message := heard.get_message(timeout=0.1):
+        told.add(message["data"].decode())
+    return told
 
 
 def _someone_waits() -> bool:

@@ -100,6 +100,18 @@ def test_after_a_loss_a_budget_goes_on_from_what_the_worker_saw(limits: redis.Re
     assert stored.split()[1] == b"300000"  # type: ignore[union-attr]
 
 
+def test_a_tenant_whose_calls_are_all_of_those_below_it_gets_its_budget_back(
+    limits: redis.Redis, ada: Any
+) -> None:
+    edits.create_tenant(**WHY, actor=ada, tenant="acme/shop", tier="pro", parent="acme")
+    spend(limits, 70_000, OF_TIER)
+    enter(70_000, tenant="acme/shop")
+    look()
+    limits.flushall()
+    assert look() == 1
+    assert spent(limits, OF_TIER) == 70_000
+
+
 def test_an_account_that_is_removed_during_the_look_stops_no_other_budget(limits: redis.Redis) -> None:
     spend(limits, 300_000)
     spend(limits, 70_000, OF_TIER)
