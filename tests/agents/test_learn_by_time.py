@@ -72,7 +72,8 @@ class TestFalling:
         assert numbers[1:8] == [420] * 7 or numbers[:7] == [420] * 7
 
     def test_calls_that_take_no_longer_than_allowed_change_nothing(self, limits: redis.Redis):
-        assert ticks(measured(limits), 2 * STALE, int(1.9 * SECOND), asked=10).limit == 600
+        learner = measured(limits)
+        assert {tick(learner, int(1.9 * SECOND), asked=10).limit for _ in range(STALE + 5)} == {600}
 
     def test_slow_calls_that_do_not_use_half_of_the_limit_change_nothing(self, limits: redis.Redis):
         learner = measured(limits)
@@ -98,6 +99,19 @@ class TestRising:
         assert numbers == sorted(numbers)
         assert max(after / before for before, after in pairwise(numbers)) < 1.12
         assert numbers[-1] == 600
+
+    def test_it_does_not_rise_while_it_rests(self, limits: redis.Redis):
+        learner = measured(limits)
+        assert ticks(learner, 2, 30 * SECOND).limit == 420
+        # 30 s and a tick.
+        assert {tick(learner, SECOND).limit for _ in range(5)} == {420}
+        assert ticks(learner, 5, SECOND).limit > 420
+
+    def test_after_refusals_it_comes_back_no_faster_than_without_times(self, limits: redis.Redis):
+        learner = measured(limits)
+        fallen = [tick(learner, SECOND, refused=10).limit for _ in range(10)]
+        refused_last = min(limit for limit in fallen if limit > fallen[-1])
+        assert fallen[-1] < ticks(learner, 8, SECOND).limit <= refused_last
 
     def test_slow_calls_let_it_come_back_as_slowly(self, limits: redis.Redis):
         learner = Learner(limits, rise=100)
@@ -147,6 +161,15 @@ class TestMeasuring:
         assert 0 < len(lower) < 0.03 * len(numbers) + 5
         # 80 % of the number at which no call waits.
         assert {round(one / 420, 2) for one in lower} <= {0.4, 0.39}
+
+    def test_it_does_not_rise_while_it_measures(self, limits: redis.Redis):
+        learner = measured(limits, used=300)
+        assert ticks(learner, 2, 9 * SECOND).limit == 420
+        while tick(learner, int(1.95 * SECOND), asked=10).limit > 250:
+            pass
+        while (answer := tick(learner, SECOND)).limit < 250:
+            pass
+        assert answer.limit == 420
 
     def test_requests_that_take_longer_have_a_higher_lowest_time_after_ten_minutes(self, limits: redis.Redis):
         learner = measured(limits)
