@@ -16,6 +16,7 @@ from django.utils import timezone
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
 from controlplane.errors import find
+from controlplane.phrases import usd
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.document import environment_of
 from controlplane.repricing.budget_changes import BudgetChange, changed_budgets
@@ -199,14 +200,13 @@ def _audit(environment: str, done: Repriced, costs: Costs, *, reason: str, actor
         action="ledger.repriced",
         target_kind="ledger",
         target_name=done.model,
-        before={"micro_usd": done.before},
+        before={"cost": usd(done.before, exact=True)},
         after={
-            "micro_usd": done.after,
-            "since": done.since.isoformat(),
-            "until": done.until.isoformat(),
-            "calls": done.calls,
-            **{f"price.{column}": getattr(costs, column) for column in PRICES},
-            **{f"budget.{one.budget}": one.added for one in done.budgets},
+            "cost": usd(done.after, exact=True),
+            "days": f"{done.since} to {done.until}",
+            "calls": f"{done.calls:,}",
+            "price": ", ".join(f"{column} {usd(getattr(costs, column), exact=True)}" for column in PRICES),
+            "spent": ", ".join(f"{one.budget} {one.added:+,} micro-USD" for one in done.budgets),
         },
         reason=reason,
         environment=environment,

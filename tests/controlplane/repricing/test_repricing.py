@@ -100,9 +100,14 @@ def test_the_ledger_the_budgets_and_the_audit_get_the_sums_of_the_preview(limits
     ]
     entry = Entry.objects.get(action="ledger.repriced")
     assert (entry.actor, entry.reason, entry.target_name) == ("ada", WHY["reason"], MODEL)
-    assert (entry.before, entry.after and entry.after["micro_usd"]) == ({"micro_usd": 1_500_000}, 3_000_000)
-    assert entry.after
-    assert (entry.after["price.input"], entry.after["budget.main-budget"]) == (2_000_000, 1_500_000)
+    assert entry.before == {"cost": "1.50 USD"}
+    assert entry.after == {
+        "cost": "3.00 USD",
+        "days": f"{today()} to {today()}",
+        "calls": "2",
+        "price": "input 2.00 USD, cached 0.20 USD, written 2.00 USD, output 10.00 USD",
+        "spent": "main-budget +1,500,000 micro-USD, pro-budget +2,000,000 micro-USD",
+    }
     assert "acme" not in str(entry.after), "the audit is never deleted"
 
 
@@ -145,9 +150,7 @@ def test_a_price_from_tomorrow_and_yesterday_priced_again(limits: redis.Redis) -
     worker()
     assert spent(limits, "main") == 1_500_000
     entry = Entry.objects.get(action="ledger.repriced")
-    assert entry.before == {"micro_usd": 1_000_000}
-    assert entry.after
-    assert entry.after["micro_usd"] == 2_200_000
+    assert (entry.before, entry.after and entry.after["cost"]) == ({"cost": "1.00 USD"}, "2.20 USD")
 
 
 def test_a_budget_of_a_month_gets_all_its_days_and_no_earlier_one(limits: redis.Redis) -> None:
