@@ -70,6 +70,7 @@ def answers(vendor: Vendor, draw: Any) -> None:
     vendor.script = Script()  # type: ignore[assignment]
 
 
+@pytest.mark.timeout(600)
 async def test_three_thousand_calls_at_once_leave_the_vendor_its_limit(
     limits: redis.Redis, redis_url: str, vendor: Vendor
 ):
@@ -101,6 +102,7 @@ def zone() -> str:
     return "UTC" if 1 <= datetime.now(UTC).hour < 22 else "Asia/Tokyo"
 
 
+@pytest.mark.timeout(600)
 async def test_twenty_pods_spend_the_money_of_a_tenant_and_no_more(
     limits: redis.Redis,
     redis_url: str,
