@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 
 import pytest
 import redis
@@ -315,3 +316,39 @@ async def test_times_are_kept_where_limits_follow_them_only(
         permit = await server.admission.admit_call("vendor", wait_s=60)
         server.admission.report(permit, Outcome.OK, 0, 1.0)
         assert len(outcomes.took["vendor"]) == MAX_TIMES + 3
+
+
+@pytest.mark.parametrize("wrong_s", [-3_600, 3_600])
+async def test_a_pod_whose_clock_is_wrong_makes_no_step_of_its_own(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, wrong_s: int
+):
+    """Case L15: the script has the time of Redis alone, so a tick has one step, whatever a pod thinks."""
+    monkeypatch.setattr(followed_limits, "TICK_S", 3_600.0)
+    monkeypatch.setattr(FollowedLimits, "_later", lambda self: None)
+    async with (
+        running(redis_url, "web-1", configured(policy())) as one,
+        running(redis_url, "web-2", configured(policy())) as other,
+    ):
+        found: list[list[int]] = []
+
+        def report(server: Server) -> None:
+            sees(server, 10, 9)
+            server.admission.followed.look()
+
+        for server in (one, other):
+            await server.admission.admit_call("vendor")
+            learn = server.admission.followed._learn
+
+            def heard(name: str, limit: Limit, reply: Any, learn: Any = learn) -> None:
+                found.append([len(found), reply[2]])
+                learn(name, limit, reply)
+
+            monkeypatch.setattr(server.admission.followed, "_learn", heard)
+        report(one)
+        await eventually(lambda: found)
+        monkeypatch.setattr(followed_limits, "monotonic", lambda: monotonic() + wrong_s)
+        for _ in range(5):
+            before = len(found)
+            report(other)
+            await eventually(lambda before=before: len(found) > before)
+        assert {steps for _, steps in found} == {0}, "no tick has passed"

@@ -82,18 +82,20 @@ class Bucket:
 class FixedMinute:
     """Counts the calls of each minute, and sends the headers of the IETF."""
 
+    per_minute: Callable[[float], float] = lambda _: PER_MINUTE
     minute: int = -1
     used: int = 0
 
     def ask(self, at: float) -> Answer:
         if int(at // 60) != self.minute:
             self.minute, self.used = int(at // 60), 0
-        good = self.used < PER_MINUTE
+        limit = int(self.per_minute(at))
+        good = self.used < limit
         self.used += good
         reset_s = (self.minute + 1) * 60 - at
         headers = {
-            "RateLimit-Limit": f"{PER_MINUTE}, {PER_MINUTE};w=60",
-            "RateLimit-Remaining": str(PER_MINUTE - self.used),
+            "RateLimit-Limit": f"{limit}, {limit};w=60",
+            "RateLimit-Remaining": str(max(0, limit - self.used)),
             "RateLimit-Reset": f"{reset_s:.0f}",
         }
         return Answer(good, headers, 0.0 if good else reset_s)
