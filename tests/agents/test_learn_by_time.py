@@ -210,17 +210,16 @@ class TestLiars:
             answer = tick(learner, SECOND, asked=10)
         assert (answer.limit, answer.lowest_us) == (600, SECOND)
 
-    @pytest.mark.parametrize("lie", [1, 10**12])
-    def test_one_of_two_pods_changes_nothing(self, limits: redis.Redis, lie: int):
-        learner = measured(limits)
-        two = PODS[:2]
-        ticks_of_two = [tick(learner, SECOND, two, asked=10) for _ in range(8)]
-        assert ticks_of_two[-1].limit == 600
-        for _ in range(40):
-            learner.tick()
-            learner.report("web-0", 10, 10, took=SECOND)
-            answer = learner.report("web-1", 10, 10, took=lie)
-        assert (answer.limit, answer.lowest_us) == (600, SECOND)
+    def test_one_of_two_pods_changes_nothing(self, limits: redis.Redis):
+        for lie in (1, 10**12):
+            limits.flushall()
+            learner = measured(limits)
+            assert [tick(learner, SECOND, PODS[:2], asked=10) for _ in range(8)][-1].limit == 600
+            for _ in range(20):
+                learner.tick()
+                learner.report("web-0", 10, 10, took=SECOND)
+                answer = learner.report("web-1", 10, 10, took=lie)
+            assert (answer.limit, answer.lowest_us) == (600, SECOND), lie
 
     def test_a_pod_that_reports_a_time_while_others_report_none_changes_nothing(self, limits: redis.Redis):
         learner = measured(limits)
