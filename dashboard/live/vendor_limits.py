@@ -73,7 +73,7 @@ def vendor_limits_of(environment: str, dependency: str) -> VendorLimits | None:
 
 def title_of(suggestion: Suggestion) -> str:
     """The suggestion in a few words."""
-    name = suggestion.limit
+    name = f"\u201c{suggestion.limit}\u201d"
     match suggestion.kind:
         case SuggestionKind.LIMIT:
             return f"The vendor allows less than the limit {name}"

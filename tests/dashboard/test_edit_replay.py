@@ -45,7 +45,8 @@ def test_the_replay_has_a_chart_of_demand_and_of_the_limit_before_and_after(ada:
     assert [shown.count(f'<path class="{css}"') for css in ("demand", "before", "after")] == [1, 1, 1]
     assert "limit before" in text_of(shown)
     # The tier lets 600 per minute through, with a burst of 100; the edit 900.
-    assert "429s: 8,900 before, 5,900 after, of 15,000 requests." in text_of(shown)
+    assert "429s: at least 8,900 before, at least 5,900 after, of 15,000 requests." in text_of(shown)
+    assert "bursts within a minute cause more 429s" in text_of(shown)
     assert "other tenants:" in text_of(shown)
     # Ten minutes are no week.
     assert "Too little is known to decide by it: demand of 0.1 % of these 7 days, since " in text_of(shown)
@@ -67,7 +68,7 @@ def test_a_week_that_is_mostly_known_decides(ada: Any, monkeypatch: pytest.Monke
     typed = {"base": head(), "limit.requests.limit": "900", "reason": WHY}
     shown = text_of(page(ada.post("/edit/tenant/replay?key=acme-retail", typed)))
     assert "Too little is known" not in shown
-    assert "Based on demand per minute, known for 0.1 % of that time." in shown
+    assert "Demand is known for 0.1 % of that time." in shown
 
 
 def test_the_chart_leaves_unknown_time_blank() -> None:

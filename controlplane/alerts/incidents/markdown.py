@@ -21,7 +21,7 @@ def as_markdown(report: Report) -> str:
         ("Began", _moment(report.started_at)),
         ("Notified", _moment(report.detected_at) or "no person"),
         ("Acknowledged", _moment(report.acknowledged_at) + taken or "no"),
-        ("Recovered", _moment(report.recovered_at) or "not yet"),
+        ("Recovered", _moment(report.recovered_at) or "not yet: not all alerts are resolved"),
         ("Closed", _moment(incident.closed_at) or "not yet"),
     )
     actions = [_line(line) for line in report.actions] or ["No person changed anything."]
