@@ -40,7 +40,7 @@ def test_a_suggestion_has_its_evidence_and_buttons(log_in: Any) -> None:
     put_suggestions()
     html = page(log_in)
     text = text_of(html)
-    assert "The vendor allows less than the limit \u201ccontract\u201d. In 1,000 answers to 2 pods since " in text
+    assert "The vendor allows less than the limit \u201ccontract\u201d. In 1,000 answers to 2 pods" in text
     assert "Use 600 Follow Not this one" in text
     assert "/edit/environment?own.tuning.vendor_floor_percent=10" in html
     assert "The batch of the partner ends in May." in text
