@@ -13,7 +13,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 OFFLINE = {"help", "version", "--version", "collectstatic", "compilemessages", "findstatic", "redis_acl"}
 
 #: Those that run while Postgres is away: to them it is news, not an error. Settings are checked without it.
-ENDURING = {"web", "gateway", "check"}
+ENDURING = {"web", "gateway", "worker", "check"}
 
 
 def main():  # type: () -> None

@@ -52,7 +52,7 @@ def test_an_empty_control_plane_explains_itself_and_ticks_nothing(log_in: Any, e
     assert "No gateway has ever run" in steps
     assert "python manage.py gateway" in steps
     assert "No worker has ever run" in steps
-    assert "celery -A controlplane worker -B" in steps
+    assert "python manage.py worker" in steps
     assert "Done:" not in steps
     assert "export FUSEBOARD_URL=" in steps
 
@@ -152,7 +152,7 @@ def test_the_address_of_redis_is_one_that_a_pod_can_use(
     monkeypatch.setattr("dashboard.live.first_steps.look_up", lambda variable: running)
     steps = guide(log_in("ada"))
     assert f"FUSEBOARD_REDIS_URL={url}" in steps, "a pod on this machine can use it"
-    assert "run.json of the data folder" in steps
+    assert "they find its embedded Postgres and Redis" in steps
     steps = guide(log_in("vera"))
     assert "FUSEBOARD_REDIS_URL=redis://USER:PASSWORD@127.0.0.1:40123/0" in steps
     assert "secret-of-it" not in steps

@@ -23,7 +23,7 @@ from controlplane.gateway.process import Gateway, _for_ever
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.shutdown import NOT_ENDED, EndWatch, stop_tasks
 from tests.cancelling import TIMES, ends_at, uncancellable_task
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -180,6 +180,28 @@ def test_a_signal_ends_the_process_in_time(command, tmp_path):
             assert process.wait(30) in (0, -signal.SIGTERM)
         finally:
             process.kill()
+
+
+def test_one_command_runs_the_worker_and_its_schedule(tmp_path: Path) -> None:
+    """The first steps print it: it finds embedded servers, as web and gateway do."""
+    beat = tmp_path / "beat"
+    environment = os.environ | {"FUSEBOARD_BEAT_FILE": str(beat)}
+    with subprocess.Popen(
+        [sys.executable, "manage.py", "worker"],
+        cwd=PROJECT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            assert any("ready." in line for line in process.stdout)
+            wait_until(beat.exists, "a run of the schedule")
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
 
 
 #: A worker whose task never ends, after the signal that Celery handles.
