@@ -10,6 +10,7 @@ from tests.agents.models.learner import KEY, SLOTS, Answer, Learner
 from tests.agents.models.learning_oracle import TICK_US
 
 PODS = tuple(f"web-{number}" for number in range(20))
+TWO = PODS[:2]
 SECOND = 1_000_000
 #: The longest measurement, in ticks; and after how many without a fast call the next one begins.
 LONGEST, STALE = 24, 120
@@ -36,15 +37,45 @@ def ticks(learner: Learner, number: int, took: int = 0, **report: int) -> Answer
     return answer
 
 
-def measured(limits: redis.Redis, *, rise: int = 100, used: int = 600) -> Learner:
+def measured(limits: redis.Redis, *, used: int = 600, pods: tuple[str, ...] = PODS) -> Learner:
     """Calls take a second at best, and may take two."""
-    learner = Learner(limits, rise=rise)
+    learner = Learner(limits, rise=100)
     use(learner, used)
-    ticks(learner, 6, SECOND, asked=10)
-    answer = ticks(learner, 2, SECOND, asked=10)
+    for _ in range(8):
+        answer = tick(learner, SECOND, pods, asked=10)
     assert answer[5:] == (SECOND, SECOND)
     assert answer.limit == 600
     return learner
+
+
+class TestTwoPods:
+    """The first report of a tick decides: with the time of that pod, and the last one of the other."""
+
+    def test_two_pods_agree_for_two_ticks_on_a_faster_time(self, limits: redis.Redis):
+        learner = measured(limits, pods=TWO)
+        for other in (SECOND // 2, SECOND, SECOND):
+            learner.tick()
+            learner.report("web-0", 10, 10, took=SECOND // 2)
+            answer = learner.report("web-1", 10, 10, took=other)
+            # Both are fast in one decision. In the next one, the second pod is slow again.
+            assert answer.lowest_us == SECOND
+        for _ in range(3):
+            answer = tick(learner, SECOND // 2, TWO, asked=10)
+        assert answer[5:] == (SECOND // 2, SECOND // 2)
+
+    def test_times_that_were_reported_three_ticks_ago_do_not_count(self, limits: redis.Redis):
+        for ago, present in ((2, SECOND), (3, 0)):
+            limits.flushall()
+            learner = measured(limits, pods=TWO)
+            learner.now_us += ago * TICK_US
+            assert learner.report("web-0")[5:] == (SECOND, present), ago
+
+    def test_times_of_before_the_clock_was_set_back_do_not_count_for_longer(self, limits: redis.Redis):
+        learner = measured(limits, pods=TWO)
+        learner.now_us -= 3_600 * SECOND
+        # They count from the next report, for two ticks.
+        presents = [tick(learner, pods=TWO, asked=10).present_us for _ in range(5)]
+        assert presents == [SECOND] * 3 + [0] * 2
 
 
 class TestFalling:
@@ -214,7 +245,7 @@ class TestLiars:
         for lie in (1, 10**12):
             limits.flushall()
             learner = measured(limits)
-            assert [tick(learner, SECOND, PODS[:2], asked=10) for _ in range(8)][-1].limit == 600
+            assert [tick(learner, SECOND, TWO, asked=10) for _ in range(8)][-1].limit == 600
             for _ in range(20):
                 learner.tick()
                 learner.report("web-0", 10, 10, took=SECOND)
