@@ -85,7 +85,7 @@ class RevokeForm(TokenForm):
     def save(self) -> str:
         _may_touch(self.request, self.cleaned_data["selector"])
         edits.revoke_token(actor=actor_of(self.request), **self.cleaned_data)
-        return "The token was revoked. Gateways refuse it from now on."
+        return "The token was revoked. Fuseboard refuses it from now on."
 
 
 _ACTS = {"agent": CreateForm, "api": CreateForm, "rotate": RotateForm, "revoke": RevokeForm}
