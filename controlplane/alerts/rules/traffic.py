@@ -288,7 +288,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         text=lambda one: f"One {one.kind} is refused again and again",
         detail=lambda one: (
             f"About {one.refused:,.0f} refusals with this {one.kind} in 10 minutes,"
-            f" estimated from {one.samples:,} samples."
+            f" estimated from {one.samples:,} samples; pods may have counted more."
             f" Hot keys lists its tenant and limit beside the digest {one.digest}."
         ),
         headline=lambda one: Headline(f"One {one.kind}", "is", "refused again and again"),
