@@ -261,16 +261,16 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("refused-caller", "warning"),
         refused(601, 5),
         "One address is refused again and again. About 601 refusals with this address in 10 minutes,"
-        " estimated from 5 samples; pods may have counted more. Hot keys lists its tenant and limit beside the"
-        " digest 00ff00ff00ff00ff.",
+        " estimated from 5 samples; pods may have counted more. Hot keys lists its tenant and limit beside"
+        " the digest 00ff00ff00ff00ff.",
         refused(600, 5),
     ),
     (
         ("refused-caller", "warning"),
         refused(9_000, 9),
         "One address is refused again and again. About 9,000 refusals with this address in 10 minutes,"
-        " estimated from 9 samples; pods may have counted more. Hot keys lists its tenant and limit beside the"
-        " digest 00ff00ff00ff00ff.",
+        " estimated from 9 samples; pods may have counted more. Hot keys lists its tenant and limit beside"
+        " the digest 00ff00ff00ff00ff.",
         # One sample that stands for many refusals is a guess.
         refused(9_000, 4),
     ),
