@@ -333,7 +333,7 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("learned-low", "warning"),
         follows(449),
         "payments-api allows 49.9 % of per-minute. Pods apply 449 instead of 900: the vendor refuses calls,"
-        " or states less.",
+        " states less, or is slow.",
         follows(450),
     ),
     (
