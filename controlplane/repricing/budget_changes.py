@@ -91,7 +91,7 @@ def _pools(counter: BudgetCounter) -> Iterable[str]:
 
 
 class _CountedFrom:
-    """The first hour of the ledger that a counter has: of its period, or when it was cleared or made."""
+    """The first whole hour that a counter has: of its period, or since it was cleared or made."""
 
     def __init__(self, environment: str, now: datetime) -> None:
         self._cleared: dict[tuple[str, str], datetime] = {}
@@ -114,8 +114,9 @@ class _CountedFrom:
         owner = counter.tenant or row.owner[1]
         since = max(self._cleared.get((row.name, owner), began), self._made.get(row.name, began))
         hour = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        # A period that begins within an hour leaves that hour out, as the restore of lost budgets does.
-        return hour if hour >= began else hour + timedelta(hours=1)
+        # The hour in which counting began has calls of before, which the counter never had. It is left out,
+        # as the restore of lost budgets does for a period that begins within an hour.
+        return hour if hour >= since else hour + timedelta(hours=1)
 
 
 class _Tenants:

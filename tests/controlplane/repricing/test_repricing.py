@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 from django.db import connection, connections, transaction
+from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
@@ -230,6 +231,16 @@ def test_a_budget_that_was_cleared_or_made_later_gets_no_earlier_calls(limits: r
         one.budget: (one.counters, one.added) for one in again(since=days_ago(1), until=days_ago(1)).budgets
     }
     assert added == ({"main-budget": (1, 1_000_000)} if today().day > 1 else {})
+
+
+def test_a_budget_that_was_made_within_the_hour_gets_no_calls_of_that_hour(limits: redis.Redis) -> None:
+    """A budget of some minutes got the difference of all calls of the hour, which it had never counted."""
+    UsageHour.objects.update(at=timezone.now().replace(minute=0, second=0, microsecond=0))
+    new: dict[str, Any] = {"amount": 9, "period": "day", "expected_version": 0}
+    edits.set_budget(budget="new", account="main", **new, **WHY)
+    names = {one.budget for one in preview_repricing(**asked()).budgets}
+    assert "main-budget" in names
+    assert "new" not in names
 
 
 @pytest.mark.parametrize(
