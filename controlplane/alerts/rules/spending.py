@@ -82,7 +82,7 @@ SPENDING_RULES: tuple[Rule[Any], ...] = (
         ),
         detail=lambda one: f"{usd(one.ledger)} in the ledger, {usd(one.invoiced)} on the invoice.",
         headline=lambda one: Headline(f"The invoice of {one.account}", "is", "not what the ledger says"),
-        weight=487,
+        weight=488,
         runbook="invoice-drift",
     ),
     Rule[SpendJump](
