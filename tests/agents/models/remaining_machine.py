@@ -32,6 +32,16 @@ def lowered(oracle: Window | Bucket, now: int, most: int, *, stored: bool) -> No
         assert over == 0
 
 
+def read(oracle: Window | Bucket, now: int) -> None:
+    """What scripts should read of a bucket whose time is too far ahead, after the clock has stepped back."""
+    if not isinstance(oracle, Bucket):
+        return
+    limit, full = oracle.limit, ceil(oracle.limit.burst * oracle.spacing)
+    latest = now + max(limit.burst, limit.limit) * oracle.spacing
+    if floor(oracle.arrival) > floor(latest) + full + SECOND:
+        oracle.arrival = latest
+
+
 def charged(oracle: Window | Bucket, now: int, more: int) -> None:
     """What ``settle.lua`` should do when a call cost more. The debt of a bucket is bounded."""
     oracle.spend(now, more)
@@ -77,6 +87,7 @@ def remaining_machine(
 
         @rule(calls=st.integers(1, 12), cost=st.integers(1, 3))
         def ask(self, calls: int, cost: int) -> None:
+            read(self.oracle, self.now)
             granted = min(calls, max(0, self.oracle.room(self.now) // cost))
             assert self.store.admit((calls, cost)).granted == granted
             if granted:
@@ -86,11 +97,13 @@ def remaining_machine(
         @rule(more=st.integers(1, 5))
         def a_call_cost_more(self, more: int) -> None:
             if self.stored:
+                read(self.oracle, self.now)
                 self.store.settle(amount=more)
                 charged(self.oracle, self.now, more)
 
         @rule(most=st.integers(0, 30))
         def the_vendor_reports_what_is_left(self, most: int) -> None:
+            read(self.oracle, self.now)
             before = self.oracle.room(self.now)
             self.store.settle(most=most)
             lowered(self.oracle, self.now, most, stored=self.stored)
