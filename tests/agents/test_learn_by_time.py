@@ -182,7 +182,7 @@ class TestMeasuring:
         numbers = []
         assert ticks(learner, 2, 9 * SECOND).limit == 420
         for _ in range(6 * STALE):
-            # As long as allowed, unless fewer calls are made.
+            # The dip lasts as long as it may, unless fewer calls are made.
             quiet = bool(numbers) and numbers[-1].limit < 250
             answer = tick(learner, SECOND if quiet else int(1.95 * SECOND), asked=10)
             numbers.append(answer)

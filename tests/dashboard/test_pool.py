@@ -39,7 +39,7 @@ LIMIT = VendorLimit(name="per-minute", measure="calls", algorithm="sliding_windo
 #: All queries of one reading, with those about the session, the person and the environment.
 MOST_QUERIES = 12
 CALM = "No limit keeps many calls back."
-#: What each pod of a fleet sees, what is spent of the limit -> the sentence.
+#: Each situation: what each pod of a fleet sees, what is spent of the limit, and the sentence.
 SITUATIONS: list[tuple[dict[str, int], int, str]] = [
     ({}, 100, CALM),
     ({"refused": 9}, 100, CALM),  # 0.9 %
@@ -49,7 +49,7 @@ SITUATIONS: list[tuple[dict[str, int], int, str]] = [
     ({"blocked": 30, "refused": 65}, 720, "The vendor: it refuses 6.5 % of the calls."),
     ({"others": 4_500, "blocked": 30, "refused": 65}, 720, "Another consumer: others with the same key use "),
 ]
-#: What one pod claims, whatever happens.
+#: A lie is what one pod claims, whatever happens.
 LIES: list[dict[str, Any]] = [
     {"sent": 10**6, "refused": 10**6},
     {"sent": 10**9},
@@ -236,7 +236,7 @@ def test_the_page_has_stops_with_their_cause_and_who_spends(log_in: Any, limits:
     assert "Stop tenant" in text
     store_of_limits().delete(keys.cooldown("production", "payments-api"))
     text = text_of(log_in("vera").get("/breakers/payments-api/limits").content.decode())
-    # As if the pod that lies were like the others.
+    # The sentence is the one that the page would have if the lying pod were like the others.
     assert "Another consumer: others with the same key use 40 % of the limit contract." in text
     assert "Tenants that spend most" in text
     assert "Stop tenant" not in text

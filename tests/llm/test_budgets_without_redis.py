@@ -135,7 +135,7 @@ async def test_a_lost_redis_neither_stops_the_calls_nor_refills_the_budget(
             valkey.start()
             publish(limits, RULES, revision=1)
             await pods.all_in(Mode.SHARED)
-            # What was spent before the outage, and during it.
+            # The bill has what was spent before the outage, and during it.
             await eventually(lambda: of_tenant(limits), accept=lambda found: found == pods.bill)
             await pods.known()
 

@@ -87,7 +87,7 @@ async def test_three_thousand_calls_at_once_leave_the_vendor_its_limit(
         assert {one.decision.rule for one in refused} == {"output_tokens"}
         # A vendor that gets all of them, and counts afterwards, has used four minutes here.
         assert 20 < vendor.requests < 200
-        # Those that were refused come back, until nobody has room.
+        # Refused callers come back, until no call has room.
         while len(refused) < 200 or vendor.requests < 300:
             before = vendor.requests
             refused = await at_once(clients, 200, 4_096)

@@ -12,7 +12,7 @@ class Command(BaseCommand):
     requires_system_checks = (CONFIGURATION,)
     help = (
         "Runs background work, and the schedule that begins it: alerts, ends of overrides, scheduled changes."
-        " Run one. With several workers, run `celery -A controlplane beat` apart: see docs/deployment.md."
+        " Run one. With several workers, run `celery -A controlplane beat` apart, as docker-compose.yml does."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

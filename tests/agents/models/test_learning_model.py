@@ -64,7 +64,7 @@ BUGS = {
         "s.next, s.held = s.next",
     ),
 }
-#: The same of limits that follow the time of calls.
+#: Bugs of limits that follow the time of calls: a name, a text of the script, and what replaces it.
 BUGS_BY_TIME = {
     "slow calls change nothing": ("elseif room and room < 1 and", "elseif false and"),
     "it falls by more than calls are too slow": ("s.limit * max(1 - MOST_DOWN, room), 4", "s.limit * 0.7, 4"),

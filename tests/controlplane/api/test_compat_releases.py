@@ -72,7 +72,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.unpack(tmp_path_factory.mktemp("release") / "source")
 
 
-#: For agents that count money. The requests and calls of these pods state none.
+#: This configuration is for agents that count money. The requests and calls of these pods state none.
 WITH_BUDGETS = f"""
 accounts:
   main: {{pools: [{DEPENDENCY}]}}

@@ -124,7 +124,7 @@ async def test_two_processes_of_one_name_have_separate_numbers(clock):
 
 
 async def test_a_part_that_postgres_refuses_is_dropped_alone(clock, database, monkeypatch):
-    # As if a sum were not bounded.
+    # This bound is above all sums, so that the column alone bounds them.
     monkeypatch.setattr(rows, "MAX_SUM", 2**70)
     pod, gateway = Pod(clock), Gateway(clock)
     pod.call("full")
