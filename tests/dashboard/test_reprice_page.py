@@ -8,7 +8,7 @@ from shown import text_of
 
 from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay
-from controlplane.spending.models import Model
+from controlplane.spending.models import Budget, Model
 from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
 from tests.dashboard.editor_steps import page
 from tests.people import ADA
@@ -26,7 +26,10 @@ def priced(production: str, limits: Any) -> None:
     price = {"2025-12-01": {"input": 1_000_000, "output": 5_000_000, "batch_percent": 50}}
     edits.set_model(model="gpt-5.2", prices=price, **WHY)
     edits.set_account(account="main", pools=["payments-api"], hosts=[], **WHY)
-    edits.set_budget(budget="main-day", account="main", amount=9_000_000, period="day", **WHY)
+    # The budget is older than the audit: it has all calls of its period.
+    Budget.objects.create(
+        environment_id="production", name="main-day", account="main", amount=9_000_000, period="day"
+    )
     put_hour(datetime.now(UTC), dependency="payments-api", fresh=1_000_000, micro_usd=1_000_000)
     put_day(today(), fresh=1_000_000, micro_usd=1_000_000)
 

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay
-from controlplane.spending.models import Model
+from controlplane.spending.models import Budget, Model
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
 from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
 from tests.controlplane.spending.test_costs_document import blocks
 from tests.controlplane.web_process import web_running
-from tests.people import ADA
 
 WHY = ("--reason", "New price list of the vendor")
 
@@ -87,10 +85,10 @@ def test_past_calls_are_priced_again(ctl: Any) -> None:
     price = ("--input", "75000", "--output", "1", "--batch-percent", "50")
     assert ctl("model", "price", "gpt-5.2", "2025-12-01", *price, *WHY)[0] == Exit.DONE
     put_day(today(), fresh=2_000_000, calls=1_200, micro_usd=150_000)
-    edits.set_budget(
-        budget="day", dependency="openai", amount=9, period="day", expected_version=0, reason=WHY[1],
-        environment="production", actor=ADA,
-    )  # fmt: skip
+    # The budget is older than the audit: it has all calls of its period.
+    Budget.objects.create(
+        environment_id="production", name="day", dependency="openai", amount=9, period="day"
+    )
     put_hour(datetime.now(UTC), fresh=2_000_000, micro_usd=150_000)
     command = ("model", "reprice", "gpt-5.2", str(today()), str(today()), "--input", "50000", "--output", "1")
     lines = [
