@@ -4,6 +4,10 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 
+# Tests start hundreds of processes. Where a machine forbids the files of compiled code, each process compiles
+# all code again: a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Every tool of the environment is run through its own Python, so that a moved checkout still works.
 PY := .venv/bin/python
 AGENT_PY := .venv-agent/bin/python
