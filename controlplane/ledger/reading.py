@@ -104,7 +104,7 @@ class Wanted:
             found: QuerySet[Any] = UsageHour.objects.filter(
                 environment=environment,
                 whose=Whose.SERVICE,
-                at__gte=_midnight(self.since),
+                at__gte=midnight(self.since),
                 at__lte=datetime.combine(self.until, time.max, UTC),
             )
             if self.service is not None:
@@ -211,7 +211,7 @@ def read_summary(environment: str, now: datetime) -> Summary:
     projected = None
     if known > 0:
         per_day = int(recent.aggregate(cost=Sum("micro_usd"))["cost"] or 0) / known
-        left = (_midnight(last + timedelta(days=1)) - now).total_seconds() / 86_400
+        left = (midnight(last + timedelta(days=1)) - now).total_seconds() / 86_400
         projected = round(_sums(month).micro_usd + per_day * left)
     return Summary(month=_sums(month), today=_sums(day), projected=projected)
 
@@ -228,7 +228,7 @@ def read_spent_since(environment: str, since: datetime, *, dependencies: Sequenc
     rows = UsageHour.objects.filter(
         environment=environment,
         whose=Whose.SERVICE,
-        at__gte=_first_hour(since),
+        at__gte=first_hour(since),
         dependency__in=list(dependencies),
     )
     return int(rows.aggregate(cost=Sum("micro_usd"))["cost"] or 0)
@@ -239,13 +239,13 @@ def read_tenants_since(environment: str, since: datetime, tenants: Collection[st
 
     The ledger has the tenants of each day; of an older hour, only the most expensive ones.
     """
-    hour = _first_hour(since)
+    hour = first_hour(since)
     rows: QuerySet[Any]
     if datetime.now(UTC) - since < timedelta(hours=2):
         hours = UsageHour.objects.filter(environment=environment, at__gte=hour, whose=Whose.TENANT)
         rows = hours.filter(name__in=tenants).annotate(tenant=F("name"))
     else:
-        day = hour.date() if hour == _midnight(hour.date()) else hour.date() + timedelta(days=1)
+        day = hour.date() if hour == midnight(hour.date()) else hour.date() + timedelta(days=1)
         rows = UsageDay.objects.filter(environment=environment, tenant__in=tenants, day__gte=day)
     costs = rows.values("tenant").annotate(cost=Sum("micro_usd")).order_by()
     return {tenant: int(cost) for tenant, cost in costs.values_list("tenant", "cost")}
@@ -331,11 +331,11 @@ def _numbers(row: dict[str, Any]) -> dict[str, int]:
     return {field.name: int(row[f"sum_{field.name}"] or 0) for field in fields(Sums)}
 
 
-def _midnight(day: date) -> datetime:
+def midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
-def _first_hour(since: datetime) -> datetime:
+def first_hour(since: datetime) -> datetime:
     """The start of the first whole hour after it."""
     return since if since == _hour(since) else _hour(since) + timedelta(hours=1)
 

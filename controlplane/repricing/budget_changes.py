@@ -1,12 +1,15 @@
 """The budgets that past calls to a model have spent, and what another price adds in their present periods."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from controlplane.audit.models import Entry
+from controlplane.ledger.reading import first_hour
+from controlplane.policies.models import Change
 from controlplane.repricing.ledger_costs import Costs
-from controlplane.spending.models import Account
+from controlplane.spending.budget_rows import OWNERS, Account
 from controlplane.usage.budget_counters import (
     BudgetCounter,
     parents_of,
@@ -15,15 +18,14 @@ from controlplane.usage.budget_counters import (
     tier_counters,
 )
 from controlplane.usage.models import BudgetCorrection
-from fuseboard.contract.budgets import MICRO_USD
+from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 
-#: Actions that say since when a budget counts, and the longest period with a day.
-_SINCE = ("counter.cleared", "budget.created", "budget.removed")
+#: The fields of a budget with which it has another counter, or one of another period.
+_COUNTED = (*OWNERS, "instead_of", "measure", "period", "time_zone")
+#: The longest period, and a day.
 _LONGEST = timedelta(days=32)
-#: More than the budgets of tenants of an environment.
-_ALL = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,30 @@ class BudgetChange:
 
 def changed_budgets(costs: Costs, now: datetime) -> list[BudgetChange]:
     """The counters that the price changes. Their periods began before the end of the days of ``costs``."""
-    pools: dict[datetime, dict[str, int]] = {}
+    now_us = int(now.timestamp() * 1_000_000)
+    pools = dict(Account.objects.filter(environment=costs.environment).values_list("name", "pools"))
+    by_pool: dict[datetime, dict[str, int]] = {}
     tenants, counted_from = _Tenants(costs), _CountedFrom(costs.environment, now)
     found = []
     for counter in _counters(costs, tenants):
         columns = counter.columns
-        now_us = int(now.timestamp() * 1_000_000)
         began_us, ends_us = period_around(now_us, Period(columns.period), columns.time_zone)
-        hour = counted_from.hour(counter, datetime.fromtimestamp(began_us / 1_000_000, UTC))
+        # The hour in which counting began has calls of before, which the counter never had. It is left out,
+        # as the restore of lost budgets does.
+        hour = first_hour(counted_from.moment(counter, datetime.fromtimestamp(began_us / 1_000_000, UTC)))
         if hour >= costs.window.end:
             continue
         if counter.tenant:
             added = tenants.added(hour).get(counter.tenant, 0)
         else:
-            if hour not in pools:
-                pools[hour] = costs.added_by_pool(hour)
-            added = sum(pools[hour].get(pool, 0) for pool in _pools(counter))
+            if hour not in by_pool:
+                by_pool[hour] = costs.added_by_pool(hour)
+            row = counter.row
+            named = pools.get(row.account, []) if row.account else [row.dependency]
+            added = sum(by_pool[hour].get(pool, 0) for pool in named)
         if added:
+            # No counter has more, and a column neither, whatever a pod has invented.
+            added = max(-MAX_BUDGET, min(added, MAX_BUDGET))
             found.append(BudgetChange(counter, began_us, ends_us, added))
     return found
 
@@ -76,47 +85,41 @@ def _counters(costs: Costs, tenants: "_Tenants") -> Iterator[BudgetCounter]:
     spenders = list(tenants.added(costs.window.first))
     counters = (
         *shared_counters(environment),
-        *tenant_counters(environment, most=_ALL, tenant__in=spenders),
+        *tenant_counters(environment, tenant__in=spenders),
         *tier_counters(environment, spenders),
     )
     return (counter for counter in counters if counter.row.measure == MICRO_USD)
 
 
-def _pools(counter: BudgetCounter) -> Iterable[str]:
-    row = counter.row
-    if row.dependency:
-        return [row.dependency]
-    rows = Account.objects.filter(environment=row.environment_id, name=row.account)
-    return rows.values_list("pools", flat=True).first() or []
-
-
 class _CountedFrom:
-    """The first whole hour that a counter has: of its period, or since it was cleared or made."""
+    """Since when a counter counts: since its period began, or its budget was made, or it was cleared."""
 
     def __init__(self, environment: str, now: datetime) -> None:
-        self._cleared: dict[tuple[str, str], datetime] = {}
+        since = now - _LONGEST
+        cleared = Entry.objects.filter(environment=environment, action="counter.cleared", at__gte=since)
+        self._cleared = {
+            ((after or {}).get("budget", ""), owner): at
+            for owner, after, at in cleared.order_by("at").values_list("target_name", "after", "at")
+        }
         self._made: dict[str, datetime] = {}
-        removed = set()
-        rows = Entry.objects.filter(environment=environment, action__in=_SINCE, at__gte=now - _LONGEST)
-        for action, name, after, at in rows.order_by("at").values_list(
-            "action", "target_name", "after", "at"
-        ):
-            if action == "counter.cleared":
-                self._cleared[(after or {}).get("budget", ""), name] = at
-            elif action == "budget.removed":
-                # Made again, it goes on from its counter.
-                removed.add(name)
-            elif name not in removed:
-                self._made.setdefault(name, at)
+        removed: dict[str, Any] = {}
+        # Every way to change a budget is a revision: a form, an import, a rollback.
+        changes = Change.objects.filter(
+            revision__environment=environment, revision__at__gte=since, kind="budget"
+        ).order_by("revision__number")
+        for name, before, after, at in changes.values_list("name", "before", "after", "revision__at"):
+            if after is None:
+                removed[name] = before
+                continue
+            # Made again, it goes on from its counter, as long as that has the same key and period.
+            before = before or removed.get(name)
+            if before is None or any(before.get(field) != after.get(field) for field in _COUNTED):
+                self._made[name] = at
 
-    def hour(self, counter: BudgetCounter, began: datetime) -> datetime:
+    def moment(self, counter: BudgetCounter, began: datetime) -> datetime:
         row = counter.row
-        owner = counter.tenant or row.owner[1]
-        since = max(self._cleared.get((row.name, owner), began), self._made.get(row.name, began))
-        hour = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        # The hour in which counting began has calls of before, which the counter never had. It is left out,
-        # as the restore of lost budgets does for a period that begins within an hour.
-        return hour if hour >= since else hour + timedelta(hours=1)
+        cleared = self._cleared.get((row.name, counter.tenant or row.owner[1]), began)
+        return max(began, cleared, self._made.get(row.name, began))
 
 
 class _Tenants:

@@ -4,17 +4,18 @@ A row has the sums of many calls. Its new cost is summed exactly, and rounded up
 of them were long or in a batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from django.db import connection
 
+from controlplane.ledger.reading import midnight
 from controlplane.ledger.rows import DAYS, HOURS, TOTALS, sum_up
+from controlplane.spending.models import Model
 from fuseboard.contract.budgets import MAX_BUDGET
-from fuseboard.contract.models import Model as Published
-from fuseboard.contract.models import by_name, undated
+from fuseboard.contract.models import undated
 
 # Numeric, because tokens times micro-USD per million exceed a bigint.
 _COST = f"""LEAST({MAX_BUDGET}, ceil((fresh::numeric * %(input)s + cached::numeric * %(cached)s
@@ -27,9 +28,12 @@ _DAYS = f"{_OF_MODEL} AND day >= %(since)s AND day <= %(until)s"
 
 
 def _part(column: str, calls: str) -> str:
-    """Amounts of some calls of a row: the same part of its new cost, or the part that these calls are."""
-    return f"""CASE WHEN micro_usd > 0 THEN round({column}::numeric * {_COST} / micro_usd)::bigint
-        WHEN calls > 0 THEN round({calls}::numeric * {_COST} / calls)::bigint ELSE 0 END"""
+    """Amounts of some calls of a row: the same part of its new cost, or the part that these calls are.
+
+    No part is more than the whole, whatever a pod has invented.
+    """
+    return f"""LEAST({_COST}, CASE WHEN micro_usd > 0 THEN round({column}::numeric * {_COST} / micro_usd)
+        WHEN calls > 0 THEN round({calls}::numeric * {_COST} / calls) ELSE 0 END)::bigint"""
 
 
 def _update(table: str, condition: str) -> str:
@@ -85,11 +89,11 @@ class Window:
 
     @property
     def first(self) -> datetime:
-        return _midnight(self.since)
+        return midnight(self.since)
 
     @property
     def end(self) -> datetime:
-        return _midnight(self.until + timedelta(days=1))
+        return midnight(self.until + timedelta(days=1))
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Costs:
 
     def added_by_tenant(self, hour: datetime) -> dict[str, int]:
         whole = hour.date() if hour.time() == time.min else hour.date() + timedelta(days=1)
-        return self._added(_OF_TENANTS, began=hour, whole=_midnight(whole))
+        return self._added(_OF_TENANTS, began=hour, whole=midnight(whole))
 
     def write(self) -> None:
         """Price the rows, in a transaction that has the lock."""
@@ -170,20 +174,15 @@ class Costs:
         return about | price | {name: getattr(window, name) for name in names}
 
 
-def names_in_ledger(environment: str, model: Published, window: Window) -> list[str]:
+def names_in_ledger(environment: str, model: str, window: Window) -> list[str]:
     """The names under which the ledger has calls to the model.
 
-    Before a model is published, these are the names in requests: its aliases, and names with a date.
+    Before a model is published, these are the names in requests: its aliases, and names with a date. A name
+    belongs to one model, as for pods.
     """
+    rows = Model.objects.filter(environment=environment)
+    known = {name: row.name for row in rows for name in (row.name, *row.aliases)}
     with connection.cursor() as cursor:
         cursor.execute(_MODELS, [environment, window.since, window.until])
-        return sorted(_matching(model, (name for (name,) in cursor.fetchall())))
-
-
-def _matching(model: Published, names: Iterable[str]) -> Iterable[str]:
-    known = by_name([model])
-    return (name for name in names if name in known or undated(name) in known)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time.min, UTC)
+        names = [name for (name,) in cursor.fetchall()]
+    return sorted(name for name in names if known.get(name, known.get(undated(name))) == model)

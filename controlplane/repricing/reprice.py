@@ -21,7 +21,7 @@ from controlplane.policies.conflicts import check_version
 from controlplane.policies.document import environment_of
 from controlplane.repricing.budget_changes import BudgetChange, changed_budgets
 from controlplane.repricing.ledger_costs import Costs, Sums, Window, names_in_ledger
-from controlplane.spending.fields import NEEDED, check_price, model_fields, model_of, plain_price
+from controlplane.spending.fields import NEEDED, check_price, model_fields, plain_price
 from controlplane.spending.models import PRICES, Model, Price
 from controlplane.usage.models import BudgetCorrection
 from controlplane.validation import Problems
@@ -174,7 +174,7 @@ def _checked(
     longs = [each.long_above for each in prices if each.long_above]
     costs = Costs(
         environment=environment,
-        models=names_in_ledger(environment, model_of(row), window),
+        models=names_in_ledger(environment, model, window),
         window=window,
         **plain_price(given),
     )

@@ -95,7 +95,7 @@ def tier_counters(environment: str, busy: Iterable[str], **only: Any) -> Iterato
                 yield BudgetCounter(key=key, tenant=tenant.key, tier=row.tier, columns=columns, row=row)
 
 
-def tenant_counters(environment: str, *, most: int, **only: Any) -> Iterator[BudgetCounter]:
+def tenant_counters(environment: str, *, most: int | None = None, **only: Any) -> Iterator[BudgetCounter]:
     """The counters of the first budgets of tenants, at most ``most``: each tenant can have some."""
     registered = Tenant.objects.filter(environment=environment, deleted=False)
     rows = Budget.objects.filter(environment=environment, **only).filter(tenant__in=registered.values("key"))

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.ledger import edits as ledger
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
@@ -23,12 +24,14 @@ from controlplane.spending.models import Budget, Model
 from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import BudgetCorrection
 from fuseboard.contract import keys
+from fuseboard.contract.budgets import MAX_BUDGET
 from fuseboard.contract.models import micro_usd, price_at
 from tests.controlplane.calling import API, problem
 from tests.controlplane.ledger.ledger_rows import days_ago, today
 from tests.controlplane.repricing.books import (
     MILLION,
     MODEL,
+    POOL,
     WHY,
     books,
     costs,
@@ -43,6 +46,7 @@ from tests.waiting import wait_until
 
 #: 2 and 10 USD per million tokens; the calls below were counted by half of it.
 RIGHT = {"input": 2_000_000, "cached": 200_000, "output": 10_000_000}
+DAILY: dict[str, Any] = {"account": "main", "amount": 9, "period": "day"}
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +198,29 @@ def test_calls_from_before_the_model_was_published_get_a_price(limits: redis.Red
     assert UsageDay.objects.filter(unpriced=1).values_list("model", flat=True).get() == f"{MODEL}-mini"
 
 
+def test_calls_of_another_model_keep_their_price(limits: redis.Redis) -> None:
+    """A name with a date is that of this model only as long as no other one has it."""
+    edits.set_model(model=f"{MODEL}-2026-01-01", expected_version=0, **WHY)
+    edits.set_model(model="mini", aliases=[f"{MODEL}@20260101"], expected_version=0, **WHY)
+    for name in (f"{MODEL}-2026-01-01", f"{MODEL}@20260101"):
+        heartbeat(today(), "", model=name, fresh=MILLION, micro_usd=5)
+    assert again().calls == 2
+    assert list(UsageDay.objects.filter(tenant="").values_list("micro_usd", flat=True)) == [5, 5]
+
+
+def test_usage_that_a_pod_invents_stops_no_repricing(limits: redis.Redis) -> None:
+    """Its parts can be more than the whole, and the sum of its tenants more than a budget can be."""
+    odd: dict[str, Any] = {"output": 2**60, "micro_usd": 1, "wasted_micro_usd": 2**60, "estimated": 2**60}
+    heartbeat(today(), "odd", **odd)
+    for number in range(9):
+        heartbeat(today(), f"odd-{number}", output=1, micro_usd=2**60)
+    again()
+    row = UsageDay.objects.get(tenant="odd")
+    assert (row.micro_usd, row.wasted_micro_usd) == (MAX_BUDGET, MAX_BUDGET)
+    amounts = BudgetCorrection.objects.values_list("amount", flat=True)
+    assert min(amounts) == -MAX_BUDGET
+
+
 def test_what_was_wasted_and_estimated_stays_the_same_part() -> None:
     heartbeat(today(), "cut", calls=4, fresh=MILLION, micro_usd=4, wasted=1, wasted_micro_usd=1)
     heartbeat(today(), "free", calls=4, fresh=MILLION, estimated=1, unpriced=4)
@@ -221,26 +248,47 @@ def test_the_preview_counts_the_calls_that_the_ledger_cannot_tell_apart() -> Non
 
 
 def test_a_budget_that_was_cleared_or_made_later_gets_no_earlier_calls(limits: redis.Redis) -> None:
-    """To the hour: the ledger has whole hours. The calls are of the first hour of yesterday."""
-    Budget.objects.update(period="month")
-    heartbeat(days_ago(1), "acme", fresh=MILLION, micro_usd=1_000_000)
-    new: dict[str, Any] = {"amount": 9, "period": "month", "expected_version": 0}
-    edits.set_budget(budget="new", account="main", **new, **WHY)
+    """To the hour: the ledger has whole hours. The calls are of the first hour of this day."""
+    edits.set_budget(budget="new", expected_version=0, **DAILY, **WHY)
     clear_counter(budget="pro-budget", tenant="acme", **WHY)
-    added = {
-        one.budget: (one.counters, one.added) for one in again(since=days_ago(1), until=days_ago(1)).budgets
-    }
-    assert added == ({"main-budget": (1, 1_000_000)} if today().day > 1 else {})
+    assert [(one.budget, one.counters, one.added) for one in again().budgets] == [
+        ("main-budget", 1, 1_500_000),
+        ("pro-budget", 1, 500_000),
+    ]
 
 
 def test_a_budget_that_was_made_within_the_hour_gets_no_calls_of_that_hour(limits: redis.Redis) -> None:
     """A budget of some minutes got the difference of all calls of the hour, which it had never counted."""
     UsageHour.objects.update(at=timezone.now().replace(minute=0, second=0, microsecond=0))
-    new: dict[str, Any] = {"amount": 9, "period": "day", "expected_version": 0}
-    edits.set_budget(budget="new", account="main", **new, **WHY)
+    edits.set_budget(budget="new", expected_version=0, **DAILY, **WHY)
     names = {one.budget for one in preview_repricing(**asked()).budgets}
     assert "main-budget" in names
     assert "new" not in names
+
+
+def changed_by(*, set_first: dict[str, Any]) -> set[str]:
+    """The budgets that calls of this day change, after an import sets one: its audit names no budget."""
+    apply_plan(plan=plan_from_document({"budgets": set_first}), prune=False, expected_revision=None, **WHY)
+    return {one.budget for one in preview_repricing(**asked()).budgets}
+
+
+def test_a_budget_of_an_imported_file_gets_no_calls_of_before(limits: redis.Redis) -> None:
+    assert changed_by(set_first={"new": DAILY}) == {"main-budget", "pro-budget"}
+
+
+def test_a_budget_that_gets_another_period_gets_no_calls_of_before(limits: redis.Redis) -> None:
+    """Its counter went on from the calls that the shorter period had."""
+    Budget.objects.create(environment_id="production", name="hourly", **DAILY | {"period": "hour"})
+    assert changed_by(set_first={"hourly": DAILY}) == {"main-budget", "pro-budget"}
+
+
+def test_a_budget_that_is_changed_otherwise_or_made_again_keeps_its_counter(limits: redis.Redis) -> None:
+    assert changed_by(set_first={"main-budget": DAILY | {"amount": 10}}) == {"main-budget", "pro-budget"}
+    version = Budget.objects.get(name="main-budget").version
+    edits.remove_budget(budget="main-budget", expected_version=version, **WHY)
+    assert changed_by(set_first={"main-budget": DAILY}) == {"main-budget", "pro-budget"}
+    moved = DAILY | {"account": "", "dependency": POOL}
+    assert changed_by(set_first={"main-budget": moved}) == {"pro-budget"}
 
 
 @pytest.mark.parametrize(
