@@ -1,5 +1,6 @@
 """``DATABASE_URL`` as Django's settings: several hosts, timeouts, and how a cut connection is noticed."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -38,7 +39,7 @@ def database_of(url: str, *, name: str, pooled: bool) -> dict[str, Any]:
     return database
 
 
-def as_options(settings: dict[str, str]) -> str:
+def as_options(settings: Mapping[str, str]) -> str:
     """Settings of a session, as libpq sends them."""
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 

@@ -2,13 +2,16 @@
 
 from django.db import migrations, models
 
+from controlplane.upgrades.operations import AddIndexConcurrently
 
-def by(field: str) -> migrations.AddIndex:
+
+def by(field: str) -> AddIndexConcurrently:
     index = models.Index(fields=[field, "-id"], condition=~models.Q(**{field: ""}), name=f"entry_by_{field}")
-    return migrations.AddIndex("entry", index)
+    return AddIndexConcurrently("entry", index)
 
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("audit", "0006_name_requests")]
 
     operations = [by(field) for field in ("request_id", "trace_id", "token", "owner")]

@@ -2,12 +2,15 @@
 
 from django.db import migrations, models
 
+from controlplane.upgrades.operations import AddIndexConcurrently
+
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("audit", "0007_find_entries_by_request")]
 
     operations = [
-        migrations.AddIndex(
+        AddIndexConcurrently(
             "entry",
             models.Index(
                 fields=["environment", "-at"],

@@ -1,5 +1,7 @@
 from django.db import migrations, models
 
+from controlplane.upgrades.operations import Long
+
 _FILL = """
     INSERT INTO ledger_usagetotal (environment, day, calls, fresh, cached, written, output,
         micro_usd, wasted, wasted_micro_usd, estimated, estimated_micro_usd, unpriced, saved_micro_usd)
@@ -45,5 +47,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL(_FILL, migrations.RunSQL.noop),
+        Long(migrations.RunSQL(_FILL, migrations.RunSQL.noop)),
     ]

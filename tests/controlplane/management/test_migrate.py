@@ -32,7 +32,8 @@ def test_migrations_have_their_own_timeouts_and_pages_theirs_afterwards(
     found: list[list[str]] = []
     monkeypatch.setattr(Migrate, "handle", lambda *_, **__: found.append([show(name) for name in TIMEOUTS]))
     call_command("migrate", verbosity=0)
-    assert found == [["0", "3s", "0"]]
+    call_command("migrate", verbosity=0, statement_timeout="10min")
+    assert found == [["30s", "3s", "0"], ["10min", "3s", "0"]]
     assert [show(name) for name in TIMEOUTS] == ["5s", "3s", "15s"]
 
 
@@ -60,10 +61,41 @@ def test_a_migration_that_waits_for_a_lock_is_tried_again(monkeypatch: pytest.Mo
 
 def test_a_lock_that_does_not_end_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Migrate, "handle", _touch)
-    monkeypatch.setattr(migrate, "TRIES", 2)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setitem(migrate._OWN, "lock_timeout", "10ms")
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
     with locked("alerts_mute"), pytest.raises(CommandError, match="pg_stat_activity"):
         call_command("migrate", stderr=StringIO(), verbosity=0)
+    assert pauses == [1, 2, 4, 8, *[15] * 6]
+
+
+def test_each_migration_has_its_own_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(migrate._OWN, "lock_timeout", "10ms")
+    monkeypatch.setattr(migrate, "RETRIES", 2)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    waiting = iter(["alerts.1", "alerts.1", "alerts.2", "alerts.2", "alerts.2"])
+
+    def one_after_another(command: migrate.Command, *_: Any, **__: Any) -> None:
+        command.verbosity = 0
+        command.migration_progress_callback("apply_start", next(waiting))
+        _touch()
+
+    monkeypatch.setattr(Migrate, "handle", one_after_another)
+    err = StringIO()
+    with locked("alerts_mute"), pytest.raises(CommandError, match="pg_stat_activity"):
+        call_command("migrate", stderr=err, verbosity=0)
+    assert err.getvalue().count("Trying again, 2 times") == 2
+    assert not list(waiting)
+
+
+def test_a_statement_that_takes_too_long_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(*_: Any, **__: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(30)")
+
+    monkeypatch.setattr(Migrate, "handle", sleep)
+    with pytest.raises(CommandError, match="--statement-timeout 10min"):
+        call_command("migrate", verbosity=0, statement_timeout="50ms")
 
 
 def test_migrations_change_the_database_of_their_alias(

@@ -1,0 +1,189 @@
+"""``manage.py migrate`` prints what it will do, and refuses what it cannot do, before its first statement."""
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.core.management.commands.migrate import Command as Migrate
+from django.db import OperationalError, connection, migrations, models
+from django.db.migrations.state import ProjectState
+
+from controlplane.upgrades import operations, plan, required_stops
+from controlplane.upgrades.operations import AddIndexConcurrently, Long
+from controlplane.upgrades.required_stops import RequiredStop
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(*arguments: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("migrate", *arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def earlier() -> Iterator[None]:
+    """A database without the last two migrations of the audit, whose table has 1,000,000 entries."""
+    call_command("migrate", "audit", "0006", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT reltuples FROM pg_class WHERE relname = 'audit_entry'")
+        counted = cursor.fetchone()
+        cursor.execute("UPDATE pg_class SET reltuples = 1000000 WHERE relname = 'audit_entry'")
+    yield
+    call_command("migrate", "audit", verbosity=0)
+    with connection.cursor() as cursor:
+        # Plans of other tests depend on it.
+        cursor.execute("UPDATE pg_class SET reltuples = %s WHERE relname = 'audit_entry'", counted)
+
+
+def applied() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM django_migrations WHERE app = 'audit'")
+        return {name for (name,) in cursor.fetchall()}
+
+
+@pytest.mark.usefixtures("earlier")
+def test_the_plan_names_tables_rows_and_seconds_and_check_only_changes_nothing() -> None:
+    before = applied()
+    text = run("--check-only", verbosity=0)
+    assert text.splitlines() == [
+        "Migrations to apply: 2",
+        "  audit.0007_find_entries_by_request: reads audit_entry (about 1,000,000 rows), about 5 s,"
+        " no time limit, locks out no reader or writer",
+        "  audit.0008_find_cleared_counters: reads audit_entry (about 1,000,000 rows), about 5 s,"
+        " no time limit, locks out no reader or writer",
+    ]
+    assert applied() == before
+    assert "0008" not in run("audit", "0007", "--check-only")
+    assert "Migrations to undo: 1\n  audit.0006" in run("audit", "0005", "--check-only")
+    # The plan comes first, and then Django's own lines.
+    done = run("audit", "0007")
+    assert done.index("about 1,000,000 rows") < done.index("Applying audit.0007")
+    assert applied() == before | {"0007_find_entries_by_request"}
+
+
+def test_with_nothing_to_do_check_only_says_so() -> None:
+    assert run("--check-only") == "The database has every migration of this release: nothing to do.\n"
+
+
+@pytest.mark.parametrize("given", [("away",), ("audit", "9999")])
+def test_check_only_of_what_does_not_exist_fails(given: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match=given[-1]):
+        run(*given, "--check-only")
+
+
+@pytest.mark.parametrize("option", ["--plan", "--check"])
+def test_options_of_django_that_show_a_plan_print_theirs_only(option: str) -> None:
+    assert "nothing to do" not in run(option)
+
+
+def test_a_required_release_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    stops = (
+        RequiredStop("0.2.0", ("audit", "0008_find_cleared_counters")),
+        RequiredStop("0.7.0", ("audit", "0099_of_that_release")),
+    )
+    monkeypatch.setattr(required_stops, "REQUIRED_STOPS", stops)
+    ran: list[None] = []
+    monkeypatch.setattr(Migrate, "handle", lambda *_, **__: ran.append(None))
+    for options in ((), ("--check-only",)):
+        with pytest.raises(CommandError, match=r"not been at release 0\.7\.0.*Install release 0\.7\.0, run"):
+            run(*options)
+    assert not ran
+    # Undoing migrations of this release leaves out no release, and neither does noting them.
+    run("audit", "0006", "--check-only")
+    run("--fake")
+    assert ran
+    # An empty database has left out nothing.
+    assert required_stops.first_skipped({stop.migration for stop in stops}) is None
+
+
+def test_a_database_of_a_later_release_is_named_and_stays_as_it_is() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('audit', '0099_later', now())"
+        )
+    try:
+        text = run("--check-only")
+        assert text.startswith("A later release has migrated this database: audit.0099_later.")
+        assert "0099_later" in run()
+        assert "0099_later" in applied()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM django_migrations WHERE name = '0099_later'")
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("UPDATE audit_entry SET x = 1", {"audit_entry"}),
+        ("INSERT INTO ledger_usageday SELECT * FROM audit_entry", {"audit_entry", "ledger_usageday"}),
+        ("CREATE FUNCTION f() RETURNS void AS $$ SELECT 1; DELETE FROM audit_entry; $$", set()),
+        ("CREATE TRIGGER t BEFORE INSERT ON audit_entry; DROP TABLE ledger_usageday", set()),
+    ],
+)
+def test_tables_of_sql(sql: str, tables: set[str]) -> None:
+    known = {"audit_entry": 1, "ledger_usageday": 1}
+    assert plan._tables(migrations.RunSQL(sql), "audit", ProjectState(), known) == tables
+
+
+def test_a_table_that_postgres_has_not_counted_is_estimated_by_its_size() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE measured AS SELECT repeat('x', 60) FROM generate_series(1, 1000)")
+        try:
+            cursor.execute(plan._ROWS)
+            assert 500 < dict(cursor.fetchall())["measured"] < 2_000
+        finally:
+            cursor.execute("DROP TABLE measured")
+
+
+def test_only_statements_of_long_operations_have_no_time_limit() -> None:
+    sleep = migrations.RunSQL("SELECT pg_sleep(0.3)", "SELECT pg_sleep(0.3)")
+    state = ProjectState()
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '100ms'")
+    try:
+        with pytest.raises(OperationalError), connection.schema_editor() as editor:
+            sleep.database_forwards("audit", editor, state, state)
+        for direction in ("database_forwards", "database_backwards"):
+            with connection.schema_editor() as editor:
+                getattr(Long(sleep), direction)("audit", editor, state, state)
+    finally:
+        connection.close()
+
+
+def test_a_concurrent_index_that_was_interrupted_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ProjectState()
+    state.add_model(
+        migrations.state.ModelState("audit", "Walk", [("id", models.BigAutoField(primary_key=True))])
+    )
+    index = AddIndexConcurrently("walk", models.Index(fields=["-id"], name="walk_by_id"))
+    later = state.clone()
+    index.state_forwards("audit", later)
+    [operation] = [migrations.CreateModel("Walk", [("id", models.BigAutoField(primary_key=True))])]
+    with connection.schema_editor() as editor:
+        operation.database_forwards("audit", editor, ProjectState(), state)
+
+    def build() -> None:
+        with connection.schema_editor(atomic=False) as editor:
+            index.database_forwards("audit", editor, state, later)
+
+    def valid() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(operations._VALID, ["walk_by_id"])
+            [found] = cursor.fetchone()
+            return bool(found)
+
+    try:
+        build()
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'walk_by_id'::regclass")
+        assert not valid()
+        build()
+        assert valid()
+        build()  # As after a migration whose second index met a lock.
+        assert valid()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE audit_walk")
