@@ -23,6 +23,18 @@ def cipher(salt: str, name: str) -> MultiFernet:
     )
 
 
+def fingerprints() -> tuple[str, ...]:
+    """Fingerprints of the accepted keys; that of ``FUSEBOARD_SECRET_KEY`` is the first.
+
+    A fingerprint identifies a key. It reveals nothing about the key, or about what is derived from it.
+    """
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return tuple(
+        salted_hmac("fuseboard.fingerprint", "key", secret=key, algorithm="sha256").hexdigest()[:16]
+        for key in keys
+    )
+
+
 if TYPE_CHECKING:
     # Only its stubs have parameters.
     _TextField = models.TextField[str, str]

@@ -1,0 +1,168 @@
+"""``backup_manifest`` beside a dump, and ``verify_restore`` after it was restored."""
+
+import io
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as configured
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connection
+
+from controlplane.alerts.models import Receiver
+from controlplane.editing import edits
+from controlplane.encryption import fingerprints
+from controlplane.policies.models import Environment
+from tests.controlplane.web_process import database_url
+from tests.people import ADA
+from tests.postgres_programs import program
+
+ANOTHER_KEY = "another key, which is as long as a key should be, and random"
+
+
+def written() -> str:
+    out = io.StringIO()
+    call_command("backup_manifest", stdout=out)
+    return out.getvalue()
+
+
+def verified(manifest: Path) -> str:
+    out = io.StringIO()
+    call_command("verify_restore", str(manifest), stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def manifest(production: str, tmp_path: Path) -> Path:
+    Receiver.objects.create(environment=production, name="pager", url="https://pager.example.com/hook")
+    file = tmp_path / "fuseboard.json"
+    file.write_text(written())
+    return file
+
+
+@contextmanager
+def restored(dump: Path) -> Iterator[None]:
+    """Django's connection leads to a new database with the content of the dump."""
+    server, _, _name = database_url().rpartition("/")
+    subprocess.run([program("createdb"), f"--maintenance-db={server}/postgres", "restored"], check=True)
+    kept = connection.settings_dict["NAME"]
+    try:
+        command = [program("pg_restore"), "--exit-on-error", f"--dbname={server}/restored", dump]
+        subprocess.run(command, check=True)
+        connection.close()
+        connection.settings_dict["NAME"] = "restored"
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = kept
+        subprocess.run(
+            [program("dropdb"), "--force", f"--maintenance-db={server}/postgres", "restored"], check=True
+        )
+
+
+def test_a_restored_dump_has_what_its_manifest_says(manifest: Path, tmp_path: Path, text_limits: Any) -> None:
+    dump = tmp_path / "fuseboard.dump"
+    subprocess.run([program("pg_dump"), "--format=custom", f"--file={dump}", database_url()], check=True)
+    edits.create_tenant(
+        tenant="later", tier="pro", environment="production", reason="after the dump", actor=ADA
+    )
+    with restored(dump):
+        said = verified(manifest)
+        assert "The database has what the manifest of" in said
+        assert "Next, while Redis is up and before the first edit: python manage.py republish" in said
+        call_command("republish", "production", "--new-epoch", "--reason", "restored", stdout=io.StringIO())
+        said = verified(manifest)
+        assert "production has begun epoch 2." in said
+        assert "went on after the manifest" in said
+        with connection.cursor() as cursor, pytest.raises(ProgrammingError, match="Cannot update"):
+            cursor.execute("UPDATE audit_entry SET reason = 'rewritten' WHERE sequence = 1")
+
+
+def test_a_manifest_contains_no_secret(manifest: Path) -> None:
+    text = manifest.read_text()
+    found = json.loads(text)
+    assert configured.SECRET_KEY not in text
+    assert "pager.example.com" not in text
+    assert found["key_fingerprint"] == fingerprints()[0]
+    assert found["environments"] == {
+        "production": {"epoch": 1, "revision": Environment.objects.get().revision}
+    }
+    assert (found["rows"]["tenants"], found["rows"]["receivers"]) == (1, 1)
+
+
+def raised(manifest: dict[str, Any]) -> None:
+    manifest["environments"]["production"]["revision"] += 1
+
+
+def renamed(manifest: dict[str, Any]) -> None:
+    manifest["environments"]["staging"] = manifest["environments"]["production"]
+
+
+def continued(manifest: dict[str, Any]) -> None:
+    manifest["audit"] = [f"production:9999:{'a' * 64}"]
+
+
+def rewritten(manifest: dict[str, Any]) -> None:
+    manifest["audit"] = [f"production:1:{'a' * 64}"]
+
+
+def migrated(manifest: dict[str, Any]) -> None:
+    manifest["migrations"]["audit"] = "9999_of_a_later_release"
+
+
+def guarded(manifest: dict[str, Any]) -> None:
+    manifest["triggers"] += 1
+
+
+def counted(manifest: dict[str, Any]) -> None:
+    manifest["rows"]["receivers"] = 7
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (raised, "production is at epoch 1, revision .* the manifest says epoch 1"),
+        (renamed, "The environment staging is missing"),
+        (continued, "and all later ones are missing"),
+        (rewritten, "differs from the copy noted elsewhere. Restore another dump"),
+        (migrated, "lacks migrations that the dump had: audit 9999_of_a_later_release"),
+        (guarded, "triggers. They guard the audit"),
+        (counted, "The number of receivers is 1; the manifest says 7"),
+    ],
+)
+def test_a_difference_is_named_with_what_to_do(
+    manifest: Path, change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    found = json.loads(manifest.read_text())
+    change(found)
+    manifest.write_text(json.dumps(found))
+    with pytest.raises(CommandError, match=said):
+        verified(manifest)
+
+
+def test_rows_that_edits_have_removed_since_are_no_difference(manifest: Path) -> None:
+    edits.create_tenant(
+        tenant="later", tier="pro", environment="production", reason="after the dump", actor=ADA
+    )
+    assert "so the numbers of rows can differ" in verified(manifest)
+
+
+def test_another_key_is_named_and_an_accepted_one_is_not_a_difference(manifest: Path, settings: Any) -> None:
+    before, settings.SECRET_KEY = settings.SECRET_KEY, ANOTHER_KEY
+    with pytest.raises(CommandError, match="FUSEBOARD_SECRET_KEY is another key than that of the dump"):
+        verified(manifest)
+    settings.SECRET_KEY_FALLBACKS = [before]
+    assert "manage.py renew_secrets" in verified(manifest)
+
+
+def test_what_is_no_manifest_is_refused(tmp_path: Path, transactional_db: Any) -> None:
+    file = tmp_path / "other.json"
+    with pytest.raises(CommandError, match="cannot be read as the output of backup_manifest"):
+        verified(file)
+    file.write_text('{"audit": ["production:x"]}')
+    with pytest.raises(CommandError, match="Name the file that was written beside the dump"):
+        verified(file)
