@@ -29,6 +29,8 @@ _FLAGS = {
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _LISTEN = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):)?(?P<port>[0-9]{1,5})", re.ASCII)
+#: Before the address of gateways: it stands for each address that the name has.
+LOOKED_UP = "dns+"
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -114,6 +116,19 @@ def origins(name: str) -> list[str]:
             raise ImproperlyConfigured(
                 f"{name} must list origins such as https://fuseboard.example.com or http://127.0.0.1:8000,"
                 " separated by commas, without a path."
+            )
+    return found
+
+
+def gateways(name: str) -> list[str]:
+    """A list of ``http://host:port`` of gateways. ``dns+`` before one stands for each address of its name."""
+    found = words(name, [])
+    for address in found:
+        if not is_origin(address.removeprefix(LOOKED_UP)) or address.startswith(f"{LOOKED_UP}https"):
+            raise ImproperlyConfigured(
+                f"{name} must list addresses such as http://gateway-1:8001, or dns+http://gateway:8001 for"
+                " all addresses of a name, separated by commas, without a path. dns+https is not possible:"
+                " name each gateway as its certificate does."
             )
     return found
 

@@ -1,7 +1,6 @@
 """All settings on one page. docs/settings.md lists the variables."""
 
 import secrets
-import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
-from controlplane import env, logs
+from controlplane import broker, env, logs
 from controlplane.accounts import settings as accounts
 from controlplane.database_url import database_of
 from controlplane.redis_acl import PROFILES
@@ -73,7 +72,7 @@ ACL_PROFILE = env.choice("FUSEBOARD_ACL_PROFILE", PROFILES)
 #: Commands per second that one server of it bears; 0 for unknown.
 REDIS_CAPACITY_OPS = env.integer("FUSEBOARD_REDIS_CAPACITY_OPS", 0, at_least=0, at_most=100_000_000)
 #: Celery's queue, on its own server: a full queue must not affect a limit.
-BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
+BROKER_URL = env.url("FUSEBOARD_BROKER_URL", broker.SCHEMES)
 
 #: No server listens there, and the error shows the name.
 _UNSET: dict[str, Any] = {
@@ -157,7 +156,7 @@ if sys.argv[1:2] == ["gateway"] or (_program in ("celery", "__main__.py") and "w
     INSTALLED_APPS = [app for app in INSTALLED_APPS if not app.startswith(_only_pages)]
 
 #: Where a breaker is forced open when neither Postgres nor Redis answers.
-GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
+GATEWAY_URLS = env.gateways("FUSEBOARD_GATEWAY_URL")
 
 #: Private networks that webhooks may connect to.
 WEBHOOK_NETWORKS = env.networks("FUSEBOARD_WEBHOOK_NETWORKS")
@@ -370,16 +369,12 @@ ANNOUNCE_S = env.integer("FUSEBOARD_ANNOUNCE_S", 3600, at_least=60, at_most=30 *
 
 # Celery; its schedule is in controlplane.celery
 
-CELERY_BROKER_URL = BROKER_URL or "redis://FUSEBOARD_BROKER_URL-is-not-set"
-if BROKER_URL.startswith("rediss"):
-    CELERY_BROKER_USE_SSL = {
-        "ssl_cert_reqs": ssl.CERT_REQUIRED,
-        "ssl_ca_certs": env.text("FUSEBOARD_CA_FILE") or None,
-    }
+CELERY_BROKER_URL = broker.broker_url(BROKER_URL) or "redis://FUSEBOARD_BROKER_URL-is-not-set"
+CELERY_BROKER_USE_SSL = broker.tls_options(BROKER_URL, CA_FILE)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A broker that answers with an error, as during a failover or with a full memory, does not end the worker.
 CELERY_BROKER_CHANNEL_ERROR_RETRY = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60, "socket_timeout": 5, "socket_connect_timeout": 2}
+CELERY_BROKER_TRANSPORT_OPTIONS = broker.transport_options(BROKER_URL)
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import msgspec
 import structlog
-from django.conf import settings
 from msgspec import Meta, Struct
 
 from controlplane.audit.actor import Actor, Origin
 from controlplane.fleet import signing
+from controlplane.fleet.gateway_urls import gateway_urls
 from controlplane.validation import Problems
 from fuseboard.contract.words import Slug
 
@@ -61,7 +61,7 @@ def hand_over(
     too_late = "Choose a time at most 15 minutes from now while Postgres and Redis are down."
     problems.end("expires_at", expires_at, LONGEST, too_late)
     problems.settle()
-    urls: list[str] = settings.GATEWAY_URLS
+    urls = gateway_urls()
     if not urls:
         raise NotHanded("FUSEBOARD_GATEWAY_URL is not set, so no gateway can keep the override")
     body = msgspec.json.encode(

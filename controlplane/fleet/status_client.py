@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import msgspec
 import structlog
-from django.conf import settings
 from msgspec import Meta, Struct
 
 from controlplane.fleet import signing
+from controlplane.fleet.gateway_urls import gateway_urls
 from controlplane.fleet.live import FleetFigures, add_figures
 from fuseboard.contract.words import Slug
 
@@ -74,7 +74,7 @@ class StatusClient:
 
     def ask(self, environment: str, *, fresh: bool = False) -> GatewayStatus:
         """The report of gateways; empty when none is configured or none answers. ``fresh``: ask them now."""
-        urls: list[str] = settings.GATEWAY_URLS
+        urls = gateway_urls()
         if not urls:
             return GatewayStatus()
         with self._lock:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.accounts.models import AgentToken
 from controlplane.alerts.models import Evaluation
 from controlplane.embedded import ServerFailed, look_up
+from controlplane.env import LOOKED_UP
 from controlplane.fleet.models import Figures
 from controlplane.status.facts import Facts
 
@@ -102,7 +103,7 @@ def _embedded_redis() -> str:
 def gateway_address(gateway: str) -> tuple[str, str]:
     """The address that pods need, and how it is known. ``gateway``: ``host:port`` of the last, or empty."""
     if settings.GATEWAY_URLS:
-        return settings.GATEWAY_URLS[0], "FUSEBOARD_GATEWAY_URL of web names it"
+        return settings.GATEWAY_URLS[0].removeprefix(LOOKED_UP), "FUSEBOARD_GATEWAY_URL of web names it"
     scheme = "http" if settings.PLAIN_HTTP else "https"
     host, _, port = gateway.rpartition(":")
     if host:

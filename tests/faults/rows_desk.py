@@ -6,6 +6,7 @@ from itertools import pairwise
 import psycopg
 import redis as client
 
+from tests.agents.redis_topologies import Watched
 from tests.faults.field import CONTROL_PLANE, Broken, Field
 from tests.faults.matrix import row
 from tests.faults.seen import Callers
@@ -141,11 +142,43 @@ def broker_read_only(field: Field) -> str:
     return f"3 faults of 12 s ended no process; alerts evaluated again after {slowest_s:.1f} s at most"
 
 
-def _until_evaluated(field: Field) -> float:
+@row("33d", "broker-failed-over")
+def broker_failed_over(field: Field) -> str:
+    """The broker's primary is killed behind Sentinels: worker and beat live, and go on with its replica."""
+    watched = Watched(field.folder)
+    worker_and_beat = [field.processes.by_name[name] for name in ("worker", "beat")]
+    names = [process.name for process in worker_and_beat]
+
+    def begin_with(url: str) -> None:
+        field.processes.stop(*names)
+        for process in worker_and_beat:
+            process.environment = {**process.environment, "FUSEBOARD_BROKER_URL": url}
+        field.processes.begin(*names)
+
+    try:
+        watched.start()
+        begin_with(watched.url)
+        _until_evaluated(field, within_s=60)
+        before = watched.primary()
+        before.kill()
+        chosen_s = field.until("the Sentinels choose", lambda: watched.primary() is not before, 30)
+        evaluated_s = _until_evaluated(field)
+        ended = [actor.name for actor in field.processes.ended() if actor.name in CONTROL_PLANE]
+        if ended:
+            raise Broken(f"the failover ended {ended}")
+    finally:
+        begin_with(field.broker.url)
+        watched.stop()
+    return f"new primary after {chosen_s:.1f} s, alerts evaluated {evaluated_s:.1f} s later; no process ended"
+
+
+def _until_evaluated(field: Field, within_s: float = 10) -> float:
     with psycopg.connect(field.postgres.url, autocommit=True) as database:
         [(now,)] = database.execute("SELECT now()").fetchall()
         evaluated = "SELECT FROM alerts_evaluation WHERE at > %s"
-        return field.until("alerts are evaluated", lambda: database.execute(evaluated, [now]).rowcount, 10)
+        return field.until(
+            "alerts are evaluated", lambda: database.execute(evaluated, [now]).rowcount, within_s
+        )
 
 
 @row("34", "two-reconcilers")

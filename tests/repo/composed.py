@@ -110,18 +110,23 @@ class Machine:
     apps: dict[str, Path] = field(default_factory=dict)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def begin(self, name: str, **replaced: str) -> subprocess.Popen[bytes]:
-        """Start a service. ``replaced`` are words of its command, or variables, that differ here."""
+    def begin(self, name: str, *, copy: str = "", **replaced: str) -> subprocess.Popen[bytes]:
+        """Start a service. ``replaced`` are words of its command, or variables, that differ here.
+
+        ``copy`` is the name of another container of it, as ``--scale`` starts.
+        """
         service = SERVICES[name]
         stage = service["build"]["target"]
         if stage not in self.apps:
             self.apps[stage] = build(stage, self.folder)
-        own = self.memory_of(name)
-        environment = {key: self._here(str(value), own) for key, value in service["environment"].items()}
+        own = self.memory_of(name, copy)
+        given = {**(self.secrets if "env_file" in service else {}), **service["environment"]}
+        environment = {key: self._here(str(value), own) for key, value in given.items()}
         command = [self._here(word, own) for word in service["command"]]
         command = [replaced.get(word, word) for word in command]
         environment |= {key: value for key, value in replaced.items() if key.isupper()}
         app = self.apps[stage]
+        name = copy or name
         with self.log_of(name).open("wb") as log:
             self.running[name] = subprocess.Popen(
                 [*self.user, *command],
@@ -144,14 +149,14 @@ class Machine:
             (folder / "celery").chmod(0o755)
         return folder
 
-    def memory_of(self, name: str) -> dict[str, Path]:
+    def memory_of(self, name: str, copy: str = "") -> dict[str, Path]:
         """Its ``tmpfs``: a folder in the container -> a folder here, which only its user may open."""
         found = {}
         for mounted in SERVICES[name]["tmpfs"]:
             inside, _, options = mounted.partition(":")
             assert "uid=10001" in options
             assert "mode=0700" in options
-            found[inside] = self.folder / "memory" / name / inside.strip("/").replace("/", "-")
+            found[inside] = self.folder / "memory" / (copy or name) / inside.strip("/").replace("/", "-")
             self.own(found[inside])
         return found
 
@@ -168,7 +173,9 @@ class Machine:
         def filled(match: re.Match[str]) -> str:
             return self.secrets.get(match[1], (match[2] or "").removeprefix(":-").removeprefix("-"))
 
-        word = re.sub(r"\$\{(\w+)(:?-[^}]*|:\?[^}]*)?\}", filled, word)
+        # A default may have a variable in it: the inner one first.
+        for _ in range(2):
+            word = re.sub(r"\$\{(\w+)(:?-[^${}]*|:\?[^${}]*)?\}", filled, word)
         for there, here in self.addresses.items():
             word = word.replace(there, here)
         for inside, folder in {**self.volumes, **memory}.items():

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from django.core.management import get_commands
 
+from controlplane.checks import VARIABLES
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict] = COMPOSE["services"]
@@ -99,9 +101,21 @@ def test_no_secret_has_a_default():
 
 def test_the_example_names_every_variable_and_holds_no_secret():
     asked = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    # The name that FUSEBOARD_ALLOWED_HOSTS had in this file until 0.2.
+    asked.remove("FUSEBOARD_HOST")
     example = dict(re.findall(r"^#? ?(\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert asked == set(example)
+    assert asked <= set(example)
+    # The others are variables of the control plane, which reads the file.
+    known = {f"FUSEBOARD_{name}" for name in VARIABLES}
+    assert set(example) - asked <= known
     assert [name for name in example if re.search(r"PASSWORD|SECRET|TOKEN", name) and example[name]] == []
+
+
+@pytest.mark.parametrize("name", ["web", "gateway", "worker"])
+def test_there_can_be_several_of_a_service(name):
+    """`docker compose up --scale gateway=2`: no two have one name, or one port."""
+    assert not {"hostname", "container_name"} & set(SERVICES[name])
+    assert all(port.startswith("${") for port in SERVICES[name].get("ports", []))
 
 
 def test_limits_and_broker_are_two_servers_that_never_evict():
@@ -121,7 +135,7 @@ def test_volumes_are_declared_and_only_loopback_is_published():
         for volume in service.get("volumes", []):
             assert volume.split(":")[0] in COMPOSE["volumes"], name
         for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), name
+            assert re.match(r"(\$\{[A-Z_]+:-)?127\.0\.0\.1:", port), name
 
 
 def _networks(name: str) -> set[str]:

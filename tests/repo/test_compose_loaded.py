@@ -55,9 +55,11 @@ TABLE = {
 }
 
 
-def _load(build: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def _load(
+    build: Path, *, file: Path = ROOT / "docker-compose.yml", **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [build, ROOT / "docker-compose.yml"],
+        [build, file],
         capture_output=True,
         text=True,
         check=False,
@@ -135,6 +137,29 @@ def test_volumes_are_read_by_users_who_may(project: Any) -> None:
     for places in shared.values():
         for name, target in places:
             assert TABLE[name].store or modes[target] & 0o005 == 0o005, name
+
+
+def test_the_control_plane_gets_the_variables_of_the_file(loader: Path, tmp_path: Path) -> None:
+    """Seven of fifty-six reached it."""
+    file = Path(shutil.copy(ROOT / "docker-compose.yml", tmp_path))
+    (tmp_path / ".env").write_text("FUSEBOARD_OIDC_NAME=Example\nFUSEBOARD_BEHIND_PROXY=1\n")
+    loaded = _load(loader, file=file, **SECRETS, FUSEBOARD_HOST="board.example.com")
+    assert loaded.returncode == 0, loaded.stderr
+    services = json.loads(loaded.stdout)["services"]
+    ours = {name for name, service in services.items() if service.get("image") == "fuseboard-controlplane"}
+    assert {"acl", "migrate", "web", "gateway", "worker", "beat"} <= ours
+    for name, service in services.items():
+        found = service.get("environment", {})
+        wanted = ("Example", "1") if name in ours else (None, None)
+        assert (found.get("FUSEBOARD_OIDC_NAME"), found.get("FUSEBOARD_BEHIND_PROXY")) == wanted, name
+    # The older name of a variable goes on to count.
+    assert services["web"]["environment"]["FUSEBOARD_ALLOWED_HOSTS"] == "board.example.com"
+
+
+def test_a_range_of_ports_has_room_for_several(loader: Path) -> None:
+    loaded = _load(loader, **SECRETS, GATEWAY_PORTS="127.0.0.1:8001-8003")
+    [port] = json.loads(loaded.stdout)["services"]["gateway"]["ports"]
+    assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8001-8003", 8001)
 
 
 @pytest.mark.parametrize("missing", SECRETS)

@@ -41,7 +41,7 @@ def machine() -> Iterator[Machine]:
         pytest.skip("root needs setpriv to start a process as another user")
     folder = Path(tempfile.mkdtemp(prefix="fuseboard-compose-"))
     folder.chmod(0o755)
-    ports = {name: free_port() for name in [*LISTENING, "limits", "broker"]}
+    ports = {name: free_port() for name in [*LISTENING, "gateway-2", "limits", "broker"]}
     database = urlsplit(database_url())
     known = {f"{name}:{port}": f"127.0.0.1:{ports[name]}" for name, port in LISTENING.items()}
     known |= {"limits:6379": f"127.0.0.1:{ports['limits']}", "broker:6379": f"127.0.0.1:{ports['broker']}"}
@@ -135,9 +135,10 @@ def test_every_service_runs_without_rights_on_a_read_only_tree(
     machine.ends_well("migrate")
     begin("web")
     begin("gateway")
+    machine.begin("gateway", copy="gateway-2", **{"8001": str(machine.ports["gateway-2"])})
     begin("worker", FUSEBOARD_WORKER_METRICS_PORT="127.0.0.1:0")
     begin("beat")
-    for name in ("web", "gateway"):
+    for name in ("web", "gateway", "gateway-2"):
         _is_healthy(machine, name)
     machine.says("worker", "ready")
     _upload(machine)
@@ -153,6 +154,8 @@ def test_every_service_runs_without_rights_on_a_read_only_tree(
     begin("load")
     _is_healthy(machine, "load", "/figures")
     machine.all_run()
+    # Gateways share a volume, and no folder of it.
+    assert len(list((machine.volumes["/var/lib/fuseboard"] / "oncall").iterdir())) == 2
     assert ran | SAME == set(OURS)
 
     machine.stop()

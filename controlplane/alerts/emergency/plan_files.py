@@ -50,11 +50,16 @@ def forget_plan(folder: Path, environment: str) -> None:
     (folder / f"{environment}{_END}").unlink(missing_ok=True)
 
 
+def make_private(folder: Path) -> None:
+    """Make the folder of a gateway, which only this user can read. Raises ``OSError``."""
+    # One after the other, because ``parents`` makes folders that others can read.
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def replace(file: Path, data: bytes) -> None:
     """Write a file that only this user can read, whole or not at all. Raises ``OSError``."""
-    # One after the other, because ``parents`` makes folders that others can read.
-    for above in (file.parent.parent, file.parent):
-        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(file.parent)
     draft = file.with_name(f"{file.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -13,12 +13,12 @@ from typing import Any
 
 import redis
 import structlog
-from django.conf import settings
 from msgspec import MsgspecError, Struct, field, json
 
 from controlplane.alerts.emergency.journal import Journal
 from controlplane.alerts.emergency.plan import EmergencyPlan
 from controlplane.fleet import signing
+from controlplane.fleet.gateway_urls import gateway_urls
 from controlplane.fleet.status_client import StatusQuestion
 from controlplane.gateway.clock import Clock
 from controlplane.redis.scripts import limits
@@ -108,7 +108,7 @@ class Turns:
     def _ask_in_thread(self, environment: str) -> list[OncallAnswer]:
         body = json.encode(StatusQuestion(environment=environment, at_us=int(self._clock.wall() * 1_000_000)))
         found = []
-        for url in settings.GATEWAY_URLS:
+        for url in gateway_urls():
             try:
                 reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=64 * 1024)
                 found.append(json.decode(reply, type=OncallAnswer))

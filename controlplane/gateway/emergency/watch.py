@@ -7,7 +7,6 @@ it sent, and the worker goes on from there.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -38,6 +37,7 @@ from controlplane.alerts.state.evaluate import evaluate
 from controlplane.alerts.state.progress import fields_after, progress_of
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
+from controlplane.gateway.emergency.folder import GatewayFolder
 from controlplane.gateway.emergency.seen import facts_of
 from controlplane.gateway.emergency.send import Sender, messages_for
 from controlplane.gateway.emergency.turns import OncallAnswer, Turns
@@ -65,7 +65,8 @@ class Emergency:
     ) -> None:
         self._fleets, self._clock, self._counts = fleets, clock, counts
         self._after_s = settings.oncall_after_s
-        self._folder = Path(settings.oncall_dir) / re.sub(r"[^A-Za-z0-9.-]", "_", settings.gateway)
+        self._own = GatewayFolder(Path(settings.oncall_dir), settings.gateway)
+        self._folder = self._own.path
         self.journal = Journal(self._folder / "journal.json")
         self._plans = read_plan_files(self._folder)
         self._written: dict[str, tuple[EmergencyPlan, float]] = {}
@@ -288,3 +289,4 @@ class Emergency:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._sender.close()
         self._turns.close()
+        self._own.release()

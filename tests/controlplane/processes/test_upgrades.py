@@ -113,6 +113,7 @@ async def test_a_gateway_that_starts_gives_the_worker_time_to_start(tmp_path: Pa
         await emergency.look()
         assert [one.key for one in emergency.journal.episodes] == ["worker-away"]
         # A gateway that starts again goes on with what it has sent.
+        emergency._own.release()
         again = Emergency(gateway.fleets, gateway.settings, clock, Counts())
         again._plans = emergency._plans
         again.note_evaluated("production", 3600.0)

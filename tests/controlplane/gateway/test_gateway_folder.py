@@ -1,0 +1,58 @@
+"""Gateways of one machine share a place for the time without Postgres: each has a folder of its own there."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from controlplane.gateway.emergency.folder import GatewayFolder
+
+Begin = Callable[[str], GatewayFolder]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    with ExitStack() as begun:
+
+        def one(gateway: str) -> GatewayFolder:
+            folder = GatewayFolder(tmp_path / "oncall", gateway)
+            begun.callback(folder.release)
+            return folder
+
+        yield one
+
+
+def test_a_gateway_that_begins_again_has_its_own_folder(begin: Begin) -> None:
+    first = begin("one:8001")
+    (first.path / "journal.json").write_text("{}")
+    first.release()
+    another = begin("one:8001")
+    assert another.path == first.path == first.path.parent / "one_8001"
+    assert (another.path / "journal.json").read_text() == "{}"
+
+
+def test_a_container_with_a_new_name_takes_what_the_one_before_has_left(begin: Begin) -> None:
+    before, runs = begin("3f2a:8001"), begin("77bc:8001")
+    before.release()
+    anew = begin("9d01:8001")
+    assert anew.path == before.path
+    # Both run: a third one has its own.
+    third = begin("aa00:8001")
+    assert third.path.name == "aa00_8001"
+    # The first name comes back, and its folder is taken.
+    back = begin("3f2a:8001")
+    assert len({folder.path for folder in (runs, anew, third, back)}) == 4
+
+
+def test_only_this_user_reads_it(begin: Begin) -> None:
+    folder = begin("one:8001")
+    for path in (folder.path, folder.path.parent, folder.path / "lock"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_place_that_cannot_be_written_stops_no_gateway(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = GatewayFolder(tmp_path / "file", "one:8001")
+    assert folder.path == tmp_path / "file" / "one_8001"
+    folder.release()
