@@ -28,7 +28,7 @@ def broker_url(url: str) -> str:
 
 
 def transport_options(url: str) -> dict[str, Any]:
-    """What Celery's transport needs beside the URL."""
+    """The options of Celery's transport beside the URL."""
     options: dict[str, Any] = {"visibility_timeout": 60, "socket_timeout": 5, "socket_connect_timeout": 2}
     if url.startswith("redis+sentinel:"):
         store = _parse(url)

@@ -16,9 +16,9 @@ from django.conf import settings
 
 from controlplane.env import LOOKED_UP
 
-#: For so long, the addresses of a name are not looked up again.
+#: The addresses of a name count for so long before they are looked up again.
 KEPT_S = 5.0
-#: For so long, a caller waits for the name server. After it, the last addresses count.
+#: A caller waits for the name server for so long. After it, the last addresses count.
 WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)

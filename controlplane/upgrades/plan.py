@@ -1,4 +1,4 @@
-"""What ``manage.py migrate`` is about to do, and about how many rows that reads."""
+"""The plan of ``manage.py migrate``: its operations, and about how many rows they read."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,6 +187,6 @@ def _tables(operation: Operation, app: str, state: ProjectState, known: Mapping[
 
 
 def _stored(field: "Field[Any, Any]") -> tuple[Any, ...]:
-    """What the column depends on."""
+    """The parts of a field that its column has; the others exist in Django only."""
     _, path, arguments, named = field.deconstruct()
     return path, arguments, {name: v for name, v in named.items() if name not in field.non_db_attrs}

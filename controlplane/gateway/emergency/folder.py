@@ -49,7 +49,7 @@ def _take(place: Path, name: str) -> tuple[Path, FileIO | None]:
         try:
             lock = _locked(path)
         except OSError as error:
-            # What is written there later says it again, as an error.
+            # Each later write there logs it again, as an error.
             log.warning("oncall.folder_not_locked", folder=str(path), error=str(error))
             return own, None
         if lock is not None:
