@@ -78,6 +78,8 @@ class Store:
     policy: BreakerPolicy = field(default_factory=BreakerPolicy)
     guarded: bool = False
     now_us: int = START_US
+    #: The part of each limit that Redis decides for the asking pod, which ramps up; 1 for all of it.
+    part: float = 1.0
     admit_script: Script = field(default_factory=lambda: read_script("admit", clock=VIRTUAL_CLOCK))
     report_script: Script = field(default_factory=lambda: read_script("report", clock=VIRTUAL_CLOCK))
     settle_script: Script = field(default_factory=lambda: read_script("settle", clock=VIRTUAL_CLOCK))
@@ -127,7 +129,8 @@ class Store:
         rules: list[int] = []
         numbers = range(101, 101 + len(self.limits))
         for number, limit in zip(numbers, self.limits, strict=True):
-            rules += (number, *rule_of(limit, 1.0, period_at or self.now_us))
+            rule = rule_of(limit, self.part, period_at or self.now_us)
+            rules += (number, *rule[: rule_length(self.admit_script)])
         asked: list[int] = []
         for position, (count, cost) in enumerate(wanted):
             asked += [classes[position] if classes else 50, count, len(self.limits)]
@@ -194,10 +197,17 @@ class Store:
 
         Returns what is left, and what was charged because the vendor has less.
         """
-        rules = RuleBook(1.0, self.now_us)
+        rules = RuleBook(self.part, self.now_us)
         number = rules.number(limit or self.limits[0])
         blob = msgspec.msgpack.encode(
-            [rules.numbers, number, amount, self.now_us if at is None else at, tokens, most]
+            [
+                rules.numbers[: rule_length(self.settle_script)],
+                number,
+                amount,
+                self.now_us if at is None else at,
+                tokens,
+                most,
+            ]
         )
         reply: list[int] = self._run(self.settle_script, [self.limit_key(self.limits[0])], [blob])
         return reply
@@ -206,7 +216,8 @@ class Store:
         """Report what a pod spent alone of the first limit."""
         rules = RuleBook(1.0, self.now_us)
         number = rules.number(self.limits[0])
-        blob = msgspec.msgpack.encode([rules.numbers, ["field", amount], number, amount])
+        numbers = rules.numbers[: rule_length(self.drain_script)]
+        blob = msgspec.msgpack.encode([numbers, ["field", amount], number, amount])
         keys = ["{d}:reported", "{d}:totals", self.limit_key(self.limits[0])]
         self._run(self.drain_script, keys, [segment, 60, 60, blob])
 
@@ -246,6 +257,11 @@ class Store:
         for key in keys:
             if key in self.expires_us:
                 self.client.pexpire(key, (self.expires_us[key] - self.now_us) // 1000)
+
+
+def rule_length(script: Script) -> int:
+    """The numbers of a rule. Scripts of earlier versions know no whole limit beside that of a ramp."""
+    return 8 if "whole_size" in script.text else 6
 
 
 def run_script(client: redis.Redis, script: Script, keys: list[str], arguments: list[Any]) -> Any:

@@ -35,6 +35,14 @@ class TestVendorLimits:
         store.now_us += 1
         assert store.admit((9, 1)).granted == 5
 
+    def test_a_pod_that_ramps_up_notices_it_for_the_whole_limit(self, limits: redis.Redis):
+        store = self.knowing(limits)
+        limits.flushall()
+        store.part = 0.2
+        assert store.admit().granted == 0
+        store.part = 1.0
+        assert store.admit().granted == 0
+
     def test_a_refund_from_before_the_loss_does_not_hide_it(self, limits: redis.Redis):
         store = self.knowing(limits)
         limits.flushall()

@@ -1,9 +1,10 @@
 """The scripts that correct counters: slots, costs that were estimated, and what pods spent without Redis."""
 
 import redis
+from msgspec.structs import replace
 
 from fuseboard.contract.calendar_period import period_around
-from fuseboard.contract.words import Period
+from fuseboard.contract.words import FailurePolicy, Period
 from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.scripts import Group, Store
 
@@ -225,3 +226,66 @@ class TestReports:
         store.drain(1, "second")
         assert store.admit().left == [2]
         assert limits.hget("{d}:totals", "field") == b"4"
+
+
+class TestRamps:
+    """A pod that comes back from an outage asks for a part of each limit. The counter is of all of it."""
+
+    def test_what_a_bucket_owes_outlives_a_question_for_a_part_of_it(self, limits: redis.Redis):
+        for limit in (bucket(100, 100, seconds=60), bucket(100, 10, seconds=60), bucket(10, 100, seconds=60)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit()
+            store.settle(amount=60)
+            before = store.admit((1, 10**6)).left, left_after(store, 30), left_after(store, 90)
+            for part in (0.1, 0.5, 0.1):
+                store.part = part
+                assert store.admit().granted == 0, limit
+                store.settle(amount=0)
+            store.part = 1.0
+            assert (store.admit((1, 10**6)).left, left_after(store, 30), left_after(store, 90)) == before, (
+                limit
+            )
+
+    def test_a_cost_that_a_pod_reports_in_a_ramp_is_charged_as_a_whole(self, limits: redis.Redis):
+        for limit in (window(100, 60), bucket(100, 100, seconds=60)):
+            limits.flushall()
+            store = Store(limits, [limit])
+            store.admit()
+            store.part = 0.1
+            store.settle(amount=79)
+            assert store.admit().granted == 0, limit.name
+            store.part = 1.0
+            assert store.admit((100, 1)).granted == 20, limit.name
+
+    def test_a_call_of_a_rare_limit_is_given_back_in_a_ramp(self, limits: redis.Redis):
+        store = Store(limits, [bucket(5, 10, seconds=60)])
+        store.admit((10, 1))
+        spent_at = store.now_us
+        store.advance(100)
+        store.admit((8, 1))
+        store.part = 0.1
+        store.settle(amount=-3, at=spent_at)
+        store.part = 1.0
+        assert store.admit((10, 1)).granted == 3
+
+    def test_a_bucket_that_cannot_be_read_in_a_ramp_is_spent_as_a_whole(self, limits: redis.Redis):
+        for limit in (window(10, 60), bucket(10, 10, seconds=60), daily(10)):
+            limits.flushall()
+            store = Store(limits, [replace(limit, failure_policy=FailurePolicy.FAIL_CLOSED)])
+            limits.set(store.limit_key(limit), "garbage")
+            store.part = 0.1
+            assert store.admit().granted == 0, limit.algorithm
+            store.part = 1.0
+            assert store.admit().granted == 0, limit.algorithm
+
+    def test_a_call_that_is_refused_in_a_ramp_waits_for_what_the_whole_limit_has_to_pay(
+        self, limits: redis.Redis
+    ):
+        store = Store(limits, [bucket(100, 100, seconds=60)])
+        store.admit((50, 1))
+        store.part = 0.1
+        assert store.admit().groups[0].wait_us == 30_000_000
+        limits.flushall()
+        store.admit((10, 1))
+        assert store.admit().groups[0].wait_us == 6_000_000, "a tenth of the limit pays what it owes"

@@ -15,7 +15,6 @@ from fuseboard.contract.scripts import DRAIN, Script
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind, FailurePolicy, Mode, Reason
 from fuseboard.decision import Decision
-from fuseboard.store.health import StoreHealth
 from fuseboard.without_redis import local_counters, local_limits
 from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.servers import POLICY, Server, configured, running
@@ -236,8 +235,6 @@ async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected
                 run(script, keys, arguments, lambda reply: held.append(lambda: on_reply(reply)))
 
         monkeypatch.setattr(admission.store, "run", hold)
-        # While a pod ramps, a bucket has a smaller limit, and so a smaller bound of what it owes.
-        monkeypatch.setattr(StoreHealth, "rounded_shared_part", 1.0)
         admission.store.pretend(None, asked=monotonic())
         await asyncio.wait_for(sent.wait(), 30)
         if answer == "late":

@@ -14,9 +14,9 @@ from fuseboard.contract.scripts import ADMIT, DRAIN, REPORT, SETTLE, Script
 #: Redis answers BUSY after 5 s. A blocked machine is slow, an endless loop is not.
 BOUND_S = 4.0
 HUGE = 1e15
-RING = (1, 10.0, 1_000_000, 10, 0, 0)
-SLOTS = (4, HUGE, 1_000_000, 0, 0, 0)
-BUCKET = (2, HUGE, 1_000_000, HUGE, 0, 0)
+RING = (1, 10.0, 1_000_000, 10, 0, 0, 10.0, 10)
+SLOTS = (4, HUGE, 1_000_000, 0, 0, 0, HUGE, 0)
+BUCKET = (2, HUGE, 1_000_000, HUGE, 0, 0, HUGE, HUGE)
 GUARD = tuple(f"{{d:end}}:{name}" for name in ("override", "breaker", "cooldown"))
 AFTER = tuple(f"{{d:end}}:{name}" for name in ("outcomes", "evidence", "transitions"))
 
@@ -39,7 +39,8 @@ def chains(classes: int, limits: int) -> Case:
     """
     asked: list[object] = [0, "token", 0, limits]
     for size in range(limits):
-        asked += (size + 1, 2, 1000 * 4.0**size, 3.6e9, 1000 * 4.0**size, 0, 0)
+        limit = 1000 * 4.0**size
+        asked += (size + 1, 2, limit, 3.6e9, limit, 0, 0, limit, limit)
     for number in range(classes):
         for group in range(limits + 1):
             own = [place for place in (group - 1, group) if 0 <= place < limits]
@@ -67,11 +68,11 @@ CASES: dict[str, Case] = {
     "a group backwards, in general": admit(SLOTS, (50, 1, 1, 0, 1, 1), (50, 1, -1)),
     "a group of no number": admit(BUCKET, (50, 1, float("nan"))),
     "endless rules": (ADMIT, key_names(1), (msgspec.msgpack.encode([0, "token", 0, HUGE, 1, *RING]),)),
-    "a ring of many": admit((1, 10, 1_000_000, HUGE, 0, 0), (50, 1, 1, 0, 1, 1)),
-    "a ring of no time": admit((1, 10, 0, 10, 0, 0), (50, 99, 1, 0, 1, 1)),
-    "a ring of a moment": admit((1, 10, 1e-300, 10, 0, 0), (50, 99, 1, 0, 1, 1)),
-    "a ring of ages": admit((1, 10, 1e308, 10, 0, 0), (50, 99, 1, 0, 1, 1)),
-    "a ring of no number": admit((1, 10, float("nan"), 10, 0, 0), (50, 99, 1, 0, 1, 1)),
+    "a ring of many": admit((1, 10, 1_000_000, HUGE, 0, 0, 10, HUGE), (50, 1, 1, 0, 1, 1)),
+    "a ring of no time": admit((1, 10, 0, 10, 0, 0, 10, 10), (50, 99, 1, 0, 1, 1)),
+    "a ring of a moment": admit((1, 10, 1e-300, 10, 0, 0, 10, 10), (50, 99, 1, 0, 1, 1)),
+    "a ring of ages": admit((1, 10, 1e308, 10, 0, 0, 10, 10), (50, 99, 1, 0, 1, 1)),
+    "a ring of no number": admit((1, 10, float("nan"), 10, 0, 0, 10, 10), (50, 99, 1, 0, 1, 1)),
     "slots for all": admit(SLOTS, (50, HUGE, 1, 0, 1, 1)),
     "many slots": admit(SLOTS, (50, 900_000, 1, 0, 1, 1)),
     "many groups": admit(RING, (50, 3, 1, 0, 1, 1), *[(50, 3, 1, 1, 1, 1)] * 200_000),
@@ -85,12 +86,12 @@ CASES: dict[str, Case] = {
     "a correction of a ring of many": (
         SETTLE,
         key_names(1),
-        (msgspec.msgpack.encode([[1, 10, 1_000_000, HUGE, 0, 0], 1, 1, 0, []]),),
+        (msgspec.msgpack.encode([[1, 10, 1_000_000, HUGE, 0, 0, 10, HUGE], 1, 1, 0, []]),),
     ),
     "a charge of a ring of no time": (
         DRAIN,
         ("{d:end}:told", "{d:end}:offline", *key_names(1)),
-        ("segment", 60, 60, msgspec.msgpack.encode([[1, 10, 0, 10, 0, 0], [], 1, 1])),
+        ("segment", 60, 60, msgspec.msgpack.encode([[1, 10, 0, 10, 0, 0, 10, 10], [], 1, 1])),
     ),
 }
 

@@ -229,11 +229,11 @@ class Batcher:
         else:
             # During a ramp, Redis decides only a part of each limit: its refusals are not remembered.
             decided = self._health.decided_at(decoded.now_us, question.sent_at)
-            distribute_scarce(question, decoded, decided, remember=self._health.rounded_shared_part >= 1.0)
+            distribute_scarce(question, decoded, decided, remember=question.part >= 1.0)
             tally_shadows(question, decoded)
         # A breaker that refuses reads no limits. During a ramp, less is left of a limit than pods may spend.
         for demand in question.groups:
-            if demand.divides_what_is_left and decides and self._health.rounded_shared_part >= 1.0:
+            if demand.divides_what_is_left and decides and question.part >= 1.0:
                 self._spending.learn(demand, decoded.now_us)
         return True
 

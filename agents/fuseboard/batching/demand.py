@@ -215,27 +215,29 @@ def shared_limit(limit: Limit) -> int:
 
 
 def rule_of(limit: Limit, part: float, now_us: int, spent: int = 0) -> tuple[int, ...]:
-    """The six numbers of a limit in ``admit.lua``. ``part`` is the part of it that Redis decides during a
-    ramp: of what was left when so much was ``spent``.
+    """The eight numbers of a limit in ``admit.lua``. ``part`` is the part of it that Redis decides during a
+    ramp: of what was left when so much was ``spent``. The last two are of the whole, because its counter is.
     """
     if isinstance(limit, BudgetLimit) and not limit.stops:
         part = 1.0  # it has no bound that could be divided
     shared = shared_limit(limit)
     spent = min(spent, shared)
     calls = max(1, spent + int((shared - spent) * part))
-    window_us, size = limit.window_ms * 1000, 0
+    window_us, size, whole_size = limit.window_ms * 1000, 0, 0
     if limit.algorithm is Algorithm.SLIDING_WINDOW:
         size = RING_SIZE
         if may_be_leased(limit):
             # Leased calls may be made this much later than they were charged.
             window_us += lease_length_ms(limit) * 1000
     elif limit.algorithm is Algorithm.TOKEN_BUCKET:
-        size = max(1, int((limit.burst - reserved_burst(limit)) * part))
+        whole_size = max(1, limit.burst - reserved_burst(limit))
+        size = max(1, int(whole_size * part))
     elif limit.period is not None:
         window_us, size = period_around(now_us, limit.period, limit.time_zone)
     # The limit's failure policy decides about a counter that cannot be read.
     lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
-    return (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
+    numbers = (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
+    return (*numbers, max(1, shared), whole_size or size)
 
 
 def period_end(limit: Limit, now_us: int) -> int:

@@ -18,8 +18,8 @@ _numbers = count(1)
 
 #: An array whose number of elements follows in 4 bytes.
 _ARRAY = b"\xdd"
-#: A rule in a question: its number, and the six numbers of ``rule_of``.
-RULE_ELEMENTS = 7
+#: A rule in a question: its number, and the eight numbers of ``rule_of``.
+RULE_ELEMENTS = 9
 
 
 class Piece:

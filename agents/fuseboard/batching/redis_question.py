@@ -156,6 +156,7 @@ class Question:
         "eager",
         "groups",
         "over",
+        "part",
         "places",
         "sent_at",
         "token",
@@ -175,6 +176,8 @@ class Question:
         self.deadline = self.begun + deadline_s
         self.token = token
         self.sent_at = 0.0
+        #: The part of each limit that it asks for. Set when it is sent.
+        self.part = 1.0
         #: It waits behind an earlier question about the same domain.
         self.waits = False
         #: It is sent as soon as it has a caller.
@@ -190,6 +193,7 @@ class Question:
 
     def write(self, not_after: int, part: float, now_us: int) -> tuple[tuple[bytes, ...], bytes]:
         """Keys and text of the question, as ``admit.lua`` takes them."""
+        self.part = part
         if len(self.groups) > 1:
             # Groups are served, and answered, in this order.
             self.groups = dict(sorted(self.groups.items(), key=lambda group: -group[0].priority))

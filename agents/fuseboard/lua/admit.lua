@@ -24,12 +24,15 @@
 --         generation   in that text, or else the last one seen; 0 for none
 --       rules        how many; then for each its number, chosen by the pod, and:
 --         algorithm    1 sliding window  2 token bucket  3 fixed window  4 concurrency
---         limit        of calls (or of their cost) per window, or at once; at least 1
+--         limit        of calls (or of their cost) per window, or at once; at least 1. In a ramp, a part of it
 --         window       us; fixed window: store time at which the period began; concurrency: us until
 --                      a slot expires
---         size         sliding window: sub-buckets; bucket: burst; fixed window: end of the period
+--         size         sliding window: sub-buckets; bucket: burst, in a ramp a part of it; fixed window: end
+--                      of the period
 --         shadow       1: count, never refuse
 --         lenient      1: what cannot be read counts as unspent; else as spent
+--         whole        limit without a ramp: bounds what is stored
+--         whole size   size without a ramp
 --       groups       of like calls, most important first, to the end of the array; for each:
 --         class count  groups of one class share what is scarce; the number of calls
 --         n            then n times a limit that applies: 0 for the next key of a limit, or the number

@@ -24,7 +24,7 @@ local reported = cmsgpack.unpack(ARGV[4])
 local rules, totals = reported[1], reported[2]
 local limits = {}
 for i = 3, #KEYS do
-    local limit = new_limit(KEYS[i], rules, 6 * reported[2 * i - 3] - 5)
+    local limit = new_limit(KEYS[i], rules, 8 * reported[2 * i - 3] - 7)
     local text = redis.pcall('GET', KEYS[i])
     read_as_stored(limit, type(text) == 'string' and text or false)
     -- Outside its period a calendar quota has no count, and slots have none of calls.

@@ -29,7 +29,7 @@ local reply, changed = {}, {}
 for i = 1, #KEYS / 2 do
     local rule, seen, amount = unpack(known, 3 * i - 1, 3 * i + 1)
     local counter, marks = KEYS[2 * i - 1], KEYS[2 * i]
-    local limit = new_limit(counter, rules, 6 * rule - 5)
+    local limit = new_limit(counter, rules, 8 * rule - 7)
     local text = redis.pcall('GET', counter)
     read_limit(limit, type(text) == 'string' and text or false)
     reply[i] = {}

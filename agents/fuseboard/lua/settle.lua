@@ -34,7 +34,7 @@ local function refund(limit, amount, at)
         ring[slot], ring[3] = ring[slot] - given, ring[3] - given
     elseif limit.count then
         if at >= limit.window then limit.count = math.max(0, limit.count - amount) end
-    elseif now < at + limit.window * math.max(1, limit.size / limit.limit) then
+    elseif now < at + limit.window * math.max(1, limit.whole_size / limit.whole) then
         local sum = (limit.us - now) * limit.limit + limit.fraction - amount * limit.window
         sum = math.max(0, sum)
         limit.us, limit.fraction = now + math.floor(sum / limit.limit), sum % limit.limit
@@ -47,9 +47,10 @@ local function charge(limit, amount)
         spend(limit, math.min(amount, LARGEST - (limit.ring and limit.ring[3] or limit.count)))
     else
         -- read_bucket accepts no time further ahead.
-        local full = ceil(limit.size * limit.window / limit.limit)
-        spend(limit, math.min(amount, 2 * math.max(limit.size, limit.limit)))
-        limit.us = math.min(limit.us, now + full + math.max(full, limit.window))
+        local most = math.max(limit.whole_size, limit.whole)
+        spend(limit, math.min(amount, 2 * most))
+        local full, longest = limit.whole_size * limit.window, most * limit.window
+        limit.us = math.min(limit.us, now + ceil(full / limit.limit) + ceil(longest / limit.limit))
     end
 end
 
@@ -82,8 +83,8 @@ local texts = redis.call('MGET', unpack(KEYS))
 local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
     local rule, amount, at, tokens, most = unpack(corrections, 5 * i - 3, 5 * i + 1)
-    local again, algorithm = limits[key], rules[6 * rule - 5]
-    local limit = again or new_limit(key, rules, 6 * rule - 5)
+    local again, algorithm = limits[key], rules[8 * rule - 7]
+    local limit = again or new_limit(key, rules, 8 * rule - 7)
     limits[key] = limit
     for _, token in ipairs(tokens) do redis.pcall('ZREM', key, token) end
     if not again or limit.tokens then read_as_stored(limit, texts[i]) end

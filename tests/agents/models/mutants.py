@@ -2,6 +2,7 @@
 """Bugs in ``admit.lua`` and ``settle.lua``, and all of them together."""
 
 from tests.agents.models.mutant import Mutant
+from tests.agents.models.ramp_mutants import RAMP_MUTANTS
 from tests.agents.models.report_mutants import REPORT_MUTANTS
 
 MUTANTS = [
@@ -198,13 +199,13 @@ MUTANTS = [
     Mutant(
         "a bucket gives back to a call that left the window",
         "settle",
-        "elseif now < at + limit.window * math.max(1, limit.size / limit.limit) then",
+        "elseif now < at + limit.window * math.max(1, limit.whole_size / limit.whole) then",
         "else",
     ),
     Mutant(
         "a cost of many times the limit is forgotten",
         "settle",
-        "limit.us = math.min(limit.us, now + full + math.max(full, limit.window))",
+        "limit.us = math.min(limit.us, now + ceil(full / limit.limit) + ceil(longest / limit.limit))",
         "",
     ),
     Mutant(
@@ -314,8 +315,8 @@ MUTANTS = [
     Mutant(
         "the window of a loss begins with each question",
         "admit",
-        "{ math.min(now, limit.lost_since), limit.limit }",
-        "{ now, limit.limit }",
+        "{ math.min(now, limit.lost_since), limit.whole }",
+        "{ now, limit.whole }",
     ),
     Mutant(
         "a loss in which everybody is refused is forgotten",
@@ -399,8 +400,8 @@ MUTANTS = [
     Mutant(
         "a counter is taken over again with each refusal",
         "admit",
-        "or { now, unreadable(limit, limit.limit) }\n            limit.repaired = true",
-        "or { now, unreadable(limit, limit.limit) }",
+        "or { now, unreadable(limit, limit.whole) }\n            limit.repaired = true",
+        "or { now, unreadable(limit, limit.whole) }",
     ),
     Mutant(
         "slots cannot read what another rule counted",
@@ -480,5 +481,6 @@ MUTANTS = [
         "local lowers = most >= 0 and limit.algorithm == algorithm and",
         "local lowers = most >= 0 and",
     ),
+    *RAMP_MUTANTS,
     *REPORT_MUTANTS,
 ]

@@ -16,6 +16,8 @@ class Window:
     limit: Limit
     spent: dict[int, int] = field(default_factory=dict)
     head: int = 0
+    #: The part of the limit that is decided here, in a ramp; 1 for all of it.
+    part: Fraction = Fraction(1)
 
     @property
     def width(self) -> int:
@@ -26,7 +28,9 @@ class Window:
 
     def room(self, now: int) -> int:
         oldest = self.head_at(now) - RING_SIZE
-        return self.limit.limit - sum(amount for number, amount in self.spent.items() if number >= oldest)
+        return part_of(self.limit.limit, self.part) - sum(
+            amount for number, amount in self.spent.items() if number >= oldest
+        )
 
     def spend(self, now: int, amount: int) -> None:
         self.head = self.head_at(now)
@@ -39,16 +43,29 @@ class Bucket:
 
     limit: Limit
     arrival: Fraction = Fraction(0)
+    part: Fraction = Fraction(1)
+    #: The time of a call, by the pod that spent last. It may have been in a ramp.
+    stored_spacing: Fraction = Fraction(1)
 
     @property
     def spacing(self) -> Fraction:
-        return Fraction(self.limit.window_ms * 1000, self.limit.limit)
+        return Fraction(self.limit.window_ms * 1000, part_of(self.limit.limit, self.part))
+
+    def owed(self, now: int) -> Fraction:
+        return max(self.arrival - now, Fraction(0)) / self.stored_spacing
 
     def room(self, now: int) -> int:
-        return floor(self.limit.burst - max(self.arrival - now, Fraction(0)) / self.spacing)
+        return floor(part_of(self.limit.burst, self.part) - self.owed(now))
 
     def spend(self, now: int, amount: int) -> None:
-        self.arrival = max(self.arrival, Fraction(now)) + amount * self.spacing
+        """A negative amount is given back."""
+        self.arrival = now + max(Fraction(0), self.owed(now) + amount) * self.spacing
+        self.stored_spacing = self.spacing
+
+
+def part_of(whole: int, part: Fraction) -> int:
+    """At least one call is decided here."""
+    return max(1, floor(whole * part))
 
 
 def oracle_of(limit: Limit) -> Window | Bucket:

@@ -1,4 +1,6 @@
-"""A state machine: what vendors report as left, beside calls, corrections, and a clock that steps back."""
+"""A state machine: what vendors report as left, beside calls, corrections, ramps, and a clock that steps
+back.
+"""
 
 from fractions import Fraction
 from math import ceil, floor
@@ -11,7 +13,7 @@ from fuseboard.batching.demand import RING_SIZE
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import Script
 from tests.agents.models.machines import SECOND
-from tests.agents.models.oracles import Bucket, Window, oracle_of
+from tests.agents.models.oracles import Bucket, Window, oracle_of, part_of
 from tests.agents.scripts import START_US, Store
 
 
@@ -24,7 +26,7 @@ def lowered(oracle: Window | Bucket, now: int, most: int, *, stored: bool) -> No
         oracle.spend(now, over)
     elif stored:
         oracle.head = oracle.head_at(now)
-        even = ceil(Fraction(oracle.limit.limit, RING_SIZE))
+        even = ceil(Fraction(part_of(oracle.limit.limit, oracle.part), RING_SIZE))
         for number in range(oracle.head - RING_SIZE, oracle.head + 1):
             before = oracle.spent.get(number, 0)
             oracle.spent[number] = before + min(over, max(0, even - before))
@@ -37,19 +39,33 @@ def read(oracle: Window | Bucket, now: int) -> None:
     if not isinstance(oracle, Bucket):
         return
     limit, full = oracle.limit, ceil(oracle.limit.burst * oracle.spacing)
-    latest = now + max(limit.burst, limit.limit) * oracle.spacing
-    if floor(oracle.arrival) > floor(latest) + full + SECOND:
-        oracle.arrival = latest
+    most = max(limit.burst, limit.limit)
+    latest = floor(now + most * oracle.spacing)
+    if floor(now + oracle.owed(now) * oracle.spacing) > latest + full + SECOND:
+        oracle.arrival, oracle.stored_spacing = now + most * oracle.spacing, oracle.spacing
 
 
 def charged(oracle: Window | Bucket, now: int, more: int) -> None:
-    """What ``settle.lua`` should do when a call cost more. The debt of a bucket is bounded."""
-    oracle.spend(now, more)
+    """What ``settle.lua`` should do when a call cost more. The whole limit bounds the debt of a bucket, also
+    while the pod that reports the cost asks for a part of it.
+    """
+    if isinstance(oracle, Window):
+        oracle.spend(now, more)
+        return
+    longest = max(oracle.limit.burst, oracle.limit.limit)
+    oracle.spend(now, min(more, 2 * longest))
+    most = now + ceil(oracle.limit.burst * oracle.spacing) + ceil(longest * oracle.spacing)
+    whole = floor(oracle.arrival)
+    oracle.arrival = min(whole, most) + (oracle.arrival - whole)
+
+
+def refunded(oracle: Window | Bucket, now: int, less: int) -> None:
+    """What ``settle.lua`` should do when a call that was made now cost less."""
     if isinstance(oracle, Bucket):
-        full = ceil(oracle.limit.burst * oracle.spacing)
-        most = now + full + max(full, oracle.limit.window_ms * 1000)
-        whole = floor(oracle.arrival)
-        oracle.arrival = min(whole, most) + (oracle.arrival - whole)
+        oracle.spend(now, -less)
+        return
+    number, oracle.head = now // oracle.width, oracle.head_at(now)
+    oracle.spent[number] = max(0, oracle.spent.get(number, 0) - less)
 
 
 def remaining_machine(
@@ -94,7 +110,23 @@ def remaining_machine(
                 self.oracle.spend(self.now, granted * cost)
                 self.stored = True
 
-        @rule(more=st.integers(1, 5))
+        @rule(tenths=st.sampled_from([1, 2, 5, 9, 10]))
+        def another_pod_asks(self, tenths: int) -> None:
+            """Pods of one counter may ramp up, each for itself."""
+            self.store.part, self.oracle.part = tenths / 10, Fraction(tenths, 10)
+
+        @rule(less=st.integers(1, 60))
+        def a_call_cost_less(self, less: int) -> None:
+            if self.stored:
+                read(self.oracle, self.now)
+                self.store.settle(amount=-less)
+                refunded(self.oracle, self.now, less)
+                if isinstance(self.oracle, Bucket) and self.oracle.arrival < self.now + SECOND:
+                    # Its key is about to expire, in real time.
+                    client.delete(self.store.limit_key(limit))
+                    self.oracle.arrival, self.stored = Fraction(0), False
+
+        @rule(more=st.integers(1, 60))
         def a_call_cost_more(self, more: int) -> None:
             if self.stored:
                 read(self.oracle, self.now)

@@ -1,4 +1,4 @@
-"""What vendors have left is charged exactly, on the real scripts in virtual time."""
+"""What vendors have left, and what calls cost, is charged exactly, on the real scripts in virtual time."""
 
 import pytest
 import redis
@@ -8,8 +8,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import read_script
 from tests.agents.limit_kinds import bucket, window
+from tests.agents.models.mutant import Mutant
+from tests.agents.models.ramp_mutants import RAMP_MUTANTS
 from tests.agents.models.remaining_machine import remaining_machine
 from tests.agents.models.test_models import THOROUGH
+from tests.agents.models.test_mutants import HUNT, mutated
 from tests.agents.scripts import VIRTUAL_CLOCK
 
 KINDS = {
@@ -19,6 +22,9 @@ KINDS = {
     "bucket with a rate that does not divide": bucket(7, 9, seconds=60),
 }
 
+#: What a ramp can do to a counter that scripts can read.
+CUTS = [mutant for mutant in RAMP_MUTANTS if mutant.name.startswith("a ramp cuts")]
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_vendor_has_left_is_charged_exactly(limits: redis.Redis, kind: str):
@@ -26,3 +32,14 @@ def test_what_a_vendor_has_left_is_charged_exactly(limits: redis.Redis, kind: st
     admit, settle = (read_script(name, clock=VIRTUAL_CLOCK) for name in ("admit", "settle"))
     machine = remaining_machine(limits, limit, admit, settle)
     run_state_machine_as_test(machine, settings=settings(THOROUGH, max_examples=60))
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("mutant", CUTS, ids=lambda mutant: mutant.name)
+def test_the_model_notices_that_a_ramp_cuts_a_debt(
+    limits: redis.Redis, mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+):
+    with mutated(mutant, monkeypatch) as read:
+        machine = remaining_machine(limits, bucket(20, 5, seconds=60), read("admit"), read("settle"))
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=HUNT)

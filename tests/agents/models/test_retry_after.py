@@ -224,7 +224,7 @@ class Trace:
             text = self.client.get(ref.key)
             if text is None:
                 continue
-            _, most, window_us, size, _, _ = rule_of(ref.limit, 1.0, latest)
+            _, most, window_us, size, *_ = rule_of(ref.limit, 1.0, latest)
             if ref.limit.algorithm is Algorithm.TOKEN_BUCKET:
                 at, part, _, _ = map(int, struct.unpack(">dddd", text))
                 free = Fraction((size - cost) * window_us, most)

@@ -7,8 +7,8 @@ local function take_rule(limit, text)
     local us, _, old_limit, old_window = parse_bucket(text)
     if us then
         -- A bucket does not say its burst.
-        if limit.algorithm ~= TOKEN_BUCKET then limit.size = LARGEST end
-        limit.algorithm, limit.limit, limit.window = TOKEN_BUCKET, old_limit, old_window
+        if limit.algorithm ~= TOKEN_BUCKET then limit.size, limit.whole_size = LARGEST, LARGEST end
+        limit.algorithm, limit.limit, limit.window, limit.whole = TOKEN_BUCKET, old_limit, old_window, old_limit
         return
     end
     local began, ring = parse_period(text), parse_ring(text)

@@ -13,7 +13,7 @@ local before_limits = guarded and 3 or asked[3] / 2
 local rules, groups_at = {}, guarded and 12 or 5 + before_limits
 for _ = 1, asked[groups_at - 1] do
     rules[asked[groups_at]] = groups_at + 1
-    groups_at = groups_at + 7
+    groups_at = groups_at + 9
 end
 
 local ADMITS, PROBES, OPEN, PROBE_BUSY, FORCED_OPEN, BYPASS, LATE = 0, 1, 2, 3, 4, 5, 6

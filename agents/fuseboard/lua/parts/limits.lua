@@ -8,7 +8,9 @@ local SLIDING_WINDOW, TOKEN_BUCKET, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4
 local floor, ceil = math.floor, math.ceil
 local LARGEST = 9007199254740991
 
--- One limit, by its rule: six numbers of `rules` from place `r` on, in the order of admit.lua.
+-- One limit, by its rule: eight numbers of `rules` from place `r` on, in the order of admit.lua. A pod that
+-- ramps up asks for a part of the limit, but what is stored is about the whole: no debt is lost by such a
+-- question.
 local function new_limit(key, rules, r)
     local algorithm, window, size = rules[r], rules[r + 2], rules[r + 3]
     -- Loops run over the sub-buckets of a ring, and steps of time are no smaller than its width.
@@ -17,7 +19,8 @@ local function new_limit(key, rules, r)
     -- All fields at once: adding fields one by one costs several times as much.
     return {
         key = key, algorithm = algorithm, limit = rules[r + 1], window = window, size = size,
-        shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, us = 0, fraction = 0,
+        shadow = rules[r + 4] == 1, lenient = rules[r + 5] == 1, whole = rules[r + 6],
+        whole_size = rules[r + 7], us = 0, fraction = 0,
     }
 end
 
@@ -61,11 +64,11 @@ local function read_ring(limit, text)
     else
         local charges = {}
         if text or limit.poisoned then
-            charges = text and counted(text) or { now, unreadable(limit, limit.limit) }
+            charges = text and counted(text) or { now, unreadable(limit, limit.whole) }
             limit.repaired = true
         elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
             -- It may have been full when the store lost its data.
-            charges, limit.repaired = { math.min(now, limit.lost_since), limit.limit }, true
+            charges, limit.repaired = { math.min(now, limit.lost_since), limit.whole }, true
         end
         ring = { width, index, 0 }
         for i = 0, size do ring[i + 4] = 0 end
@@ -83,10 +86,10 @@ end
 local function read_bucket(limit, text)
     local us, fraction, old_limit, old_window
     if text then us, fraction, old_limit, old_window = parse_bucket(text) end
-    local full = ceil(limit.size * limit.window / limit.limit)
+    local full = ceil(limit.whole_size * limit.window / limit.limit)
     -- A bucket owes at most one window, or itself if that is more. The fraction counts: a debt that is
     -- rounded up is one call more under the next rule.
-    local most = math.max(limit.size, limit.limit) * limit.window
+    local most = math.max(limit.whole_size, limit.whole) * limit.window
     local latest, part = now + floor(most / limit.limit), most % limit.limit
     if not us then
         limit.us, limit.fraction = now, 0
@@ -136,7 +139,7 @@ local function read_period(limit, text)
                 if charges[i] >= limit.window then limit.count = limit.count + charges[i + 1] end
             end
         elseif text or limit.poisoned then
-            limit.count = unreadable(limit, limit.limit)
+            limit.count = unreadable(limit, limit.whole)
         end
     end
 end
@@ -147,7 +150,7 @@ local function read_slots(limit, text)
         limit.repaired = true
     else
         local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')
-        limit.count = type(taken) == 'number' and taken or unreadable(limit, limit.limit)
+        limit.count = type(taken) == 'number' and taken or unreadable(limit, limit.whole)
     end
 end
 
@@ -192,7 +195,10 @@ local function wait_for(limit, cost)
         return first[2] and tonumber(first[2]) - now or limit.window
     end
     local spent = (limit.us - now) * limit.limit + limit.fraction
-    return math.max(1, ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
+    local wait = ceil((spent - (limit.size - cost) * limit.window) / limit.limit)
+    -- A ramp ends long before a part of the limit has paid what the whole owes.
+    if limit.limit < limit.whole then wait = math.min(wait, ceil(spent / limit.whole)) end
+    return math.max(1, wait)
 end
 
 -- A key expires when it has no effect any more.
