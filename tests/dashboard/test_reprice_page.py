@@ -9,6 +9,7 @@ from shown import text_of
 from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay
 from controlplane.spending.models import Budget, Model
+from dashboard.views.limits import repricing
 from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
 from tests.dashboard.editor_steps import page
 from tests.people import ADA
@@ -52,8 +53,9 @@ def test_the_sums_are_shown_before_they_are_changed(log_in: Any) -> None:
     shown = page(client.post(WHERE, typed("preview")))
     words = text_of(shown)
     assert "Ledger 1 call, 1,000,000 tokens 1.00 USD 2.00 USD +1.00 USD" in words
-    assert "Budget main-day 1 counter +1.00 USD" in words
-    assert "At most 1 call in a batch had another price then." in words
+    assert "Budget main-day +1.00 USD" in words
+    assert "At most 1 call in a batch had another price at that time." in words
+    assert "A budget that this spends refuses or degrades calls" in words
     assert UsageDay.objects.get().micro_usd == 1_000_000
 
     seen = {"previewed": hidden(shown, "previewed"), "reason": REASON}
@@ -81,8 +83,32 @@ def test_a_model_that_was_saved_meanwhile_is_looked_at_again(log_in: Any) -> Non
     assert UsageDay.objects.get().micro_usd == 1_000_000
 
 
+def test_the_largest_budgets_are_listed_and_the_others_are_one_line(
+    log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tenant can have one of its own."""
+    monkeypatch.setattr(repricing, "_SHOWN", 1)
+    for name, owner in (
+        ("pool-day", {"dependency": "payments-api"}),
+        ("acme-day", {"tenant": "acme-retail"}),
+    ):
+        Budget.objects.create(environment_id="production", name=name, amount=9_000_000, period="day", **owner)
+    put_day(today(), dependency="search", fresh=8_000_000, micro_usd=8_000_000)
+    words = text_of(page(log_in("ada").post(WHERE, typed("preview"))))
+    assert "Budget acme-day +9.00 USD 2 other budgets +2.00 USD" in words
+
+
+def test_a_preview_without_a_budget_says_so(log_in: Any) -> None:
+    Budget.objects.all().delete()
+    words = text_of(page(log_in("ada").post(WHERE, typed("preview"))))
+    assert "No budget changes: none has counted these calls in its present period." in words
+    assert "A budget that" not in words
+
+
 def test_what_is_wrong_stands_at_its_field(log_in: Any) -> None:
     client = log_in("ada")
+    both = page(client.post(WHERE, typed("preview", since="last week", until="today")), 422)
+    assert both.count("Enter a day, such as") == 2
     assert "Enter USD with at most 6 decimals" in page(client.post(WHERE, typed("preview", input="x")), 422)
     assert "Enter a day, such as" in page(client.post(WHERE, typed("preview", since="last week")), 422)
     assert "Enter a day that has begun" in page(client.post(WHERE, typed("preview", until="2199-01-01")), 422)

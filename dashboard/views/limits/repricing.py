@@ -19,6 +19,9 @@ from dashboard.views.limits.models import UsdField
 from dashboard.views.page import find_named, not_found, show
 from fuseboard.contract.money import usd_digits
 
+#: Budgets in the table. The others are one line.
+_SHOWN = 100
+
 
 class PreviewForm(VersionForm):
     """Shows the page again, with the sums."""
@@ -38,8 +41,14 @@ class PreviewForm(VersionForm):
 
     @property
     def _asked(self) -> dict[str, Any]:
-        typed = self.cleaned_data
-        days = {name: _day(name, typed[name]) for name in ("since", "until")}
+        typed, days, wrong = self.cleaned_data, {}, {}
+        for name in ("since", "until"):
+            try:
+                days[name] = date.fromisoformat(typed[name].strip())
+            except ValueError:
+                wrong[name] = ["Enter a day, such as 2026-11-28."]
+        if wrong:
+            raise InvalidEdit(wrong)
         return {**days, "price": {name: typed[name] for name in PRICES if typed[name] is not None}}
 
     @property
@@ -95,35 +104,37 @@ def _page(
 
 
 def _lines(found: Repriced) -> list[dict[str, str]]:
-    """Lines of the table: a thing, its sums now and then, and the difference."""
-    difference = found.after - found.before
+    """Lines of the table: a thing, its sums now and after it, and the difference. First the largest ones."""
     of = f"{count(found.calls, 'call', grouped=True)}, {count(found.tokens, 'token', grouped=True)}"
-    ledger = {"what": "Ledger", "of": of, "now": usd(found.before), "then": usd(found.after)}
-    budgets = [
-        {
-            "what": f"Budget {one.budget}",
-            "of": count(one.counters, "counter", grouped=True),
-            "now": "",
-            "then": "",
-            "added": _signed(one.added),
-        }
-        for one in found.budgets
+    ledger = _line("Ledger", of, found.after - found.before)
+    budgets = sorted(found.budgets, key=lambda one: -abs(one.added))
+    lines = [
+        _line(f"Budget {one.budget}", f"of {one.counters:,} tenants" if one.counters > 1 else "", one.added)
+        for one in budgets[:_SHOWN]
     ]
-    return [ledger | {"added": _signed(difference)}, *budgets]
+    if others := budgets[_SHOWN:]:
+        lines.append(_line(f"{len(others):,} other budgets", "", sum(one.added for one in others)))
+    return [ledger | {"now": usd(found.before), "after": usd(found.after)}, *lines]
 
 
-def _signed(micro_usd: int) -> str:
-    return f"+{usd(micro_usd)}" if micro_usd > 0 else usd(micro_usd)
+def _line(what: str, of: str, micro_usd: int) -> dict[str, str]:
+    return {"what": what, "of": of, "added": f"+{usd(micro_usd)}" if micro_usd > 0 else usd(micro_usd)}
 
 
 def _notes(found: Repriced) -> list[str]:
-    """Sentences about calls that the ledger cannot tell apart."""
-    rest = "had another price then. The ledger does not know which: they get this price too."
-    return [
-        f"At most {count(calls, 'call', grouped=True)} {what} {rest}"
-        for calls, what in ((found.batch_calls, "in a batch"), (found.long_calls, "with a long input"))
-        if calls
-    ]
+    """Sentences about budgets, and about calls that the ledger cannot tell apart."""
+    notes = []
+    if found.calls and not found.budgets:
+        notes.append("No budget changes: none has counted these calls in its present period.")
+    if any(one.added > 0 for one in found.budgets):
+        notes.append("A budget that this spends refuses or degrades calls, unless it only warns.")
+    for calls, what in ((found.batch_calls, "in a batch"), (found.long_calls, "with a long input")):
+        if calls:
+            notes.append(
+                f"At most {count(calls, 'call', grouped=True)} {what} had another price at that time. The"
+                " ledger does not know which: they get this price too."
+            )
+    return notes
 
 
 def _begins(row: Model) -> dict[str, str]:
@@ -132,10 +143,3 @@ def _begins(row: Model) -> dict[str, str]:
     price = next((each.row for each in dated_prices(row) if each.applies), None)
     amounts = {} if price is None else {name: usd_digits(getattr(price, name)) for name in PRICES}
     return {"since": today.replace(day=1).isoformat(), "until": today.isoformat(), **amounts}
-
-
-def _day(field: str, text: str) -> date:
-    try:
-        return date.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidEdit({field: ["Enter a day, such as 2026-11-28."]}) from None
