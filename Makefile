@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Every tool of the environment is run through its own Python, so that a moved checkout still works.
 PY := .venv/bin/python
 AGENT_PY := .venv-agent/bin/python
+RELEASE_PY := .venv-release/bin/python
 UV ?= uv
 
 TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/templates/*' 2>/dev/null)
@@ -18,6 +19,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
+        release release-environment \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
@@ -66,6 +68,9 @@ experiments: environment ## what the protection of a pod does, beside the same t
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)
 
+release: release-environment ## both distributions of the commit, built twice with equal hashes, in dist/
+	@exec $(RELEASE_PY) -m tools.release
+
 lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
 
 lint-python: environment
@@ -103,13 +108,17 @@ format: environment ## rewrite Python and templates in the house format
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
           --custom-compile-command "make requirements" $(UPGRADE)
 
-requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGRADE=--upgrade takes newer versions
+# The control plane needs the agent of this tree.
+OURS = --no-emit-package fuseboard
+
+requirements: ## compile requirements/*.txt from both pyproject.toml (needs uv); UPGRADE=--upgrade takes newer versions
 	@command -v $(UV) >/dev/null || { echo "make requirements needs uv: python3 -m pip install uv"; exit 1; }
-	$(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.txt
-	$(COMPILE) pyproject.toml --extra controlplane -c requirements/dev.txt -o requirements/controlplane.txt
+	$(COMPILE) pyproject.toml controlplane/pyproject.toml --all-extras --group pyproject.toml:dev $(OURS) -o requirements/dev.txt
+	$(COMPILE) controlplane/pyproject.toml $(OURS) -c requirements/dev.txt -o requirements/controlplane.txt
 	$(COMPILE) pyproject.toml --group pod -c requirements/dev.txt -o requirements/pod.txt
 	$(COMPILE) pyproject.toml --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
 	$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
+	$(COMPILE) --group release -c requirements/dev.txt -o requirements/release.txt
 	$(COMPILE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 	$(COMPILE) --group dramatiq -c requirements/dev.txt -o requirements/dramatiq.txt
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
@@ -117,7 +126,7 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-langchain .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -137,6 +146,9 @@ engine-environments:
 	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
 	@sh tools/environment.sh .venv-arq requirements/arq.txt
 	@sh tools/environment.sh .venv-langchain requirements/langchain.txt
+
+release-environment:
+	@sh tools/environment.sh .venv-release requirements/release.txt
 
 # With the queue that only the benchmark of the backlog runs.
 queue-environments: engine-environments

@@ -7,6 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 
+from controlplane.installation import COMMAND
+
 #: Checks of what the environment configures.
 CONFIGURATION = "configuration"
 
@@ -58,7 +60,7 @@ def stores_are_configured(**_: Any) -> list[checks.CheckMessage]:
     return [
         checks.Error(
             f"{name} is not set.",
-            hint="Set it to the server's URL, or run the command through manage.py without any of"
+            hint=f"Set it to the server's URL, or run the command with `{COMMAND}` without any of"
             f" {', '.join(stores)}: embedded servers are then started.",
             id=f"fuseboard.E00{number}",
         )

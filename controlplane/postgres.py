@@ -15,6 +15,7 @@ from django.db.backends.signals import connection_created
 from psycopg.conninfo import make_conninfo
 
 from controlplane.database_url import TIMEOUTS, as_options
+from controlplane.installation import COMMAND
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,7 @@ def check_timeouts(connection: BaseDatabaseWrapper, **_: Any) -> None:
         found = cursor.fetchone()
     if found == ("0",):
         hint = (
-            "Run manage.py migrate, which sets them for the role, and RECONNECT in the pooler."
+            f"Run {COMMAND} migrate, which sets them for the role, and RECONNECT in the pooler."
             if settings.DATABASE_POOLED
             else "DATABASE_URL names a pooler: set FUSEBOARD_DATABASE_POOLED, and what it needs."
         )

@@ -10,15 +10,14 @@ from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
-from controlplane import broker, env, logs
+from controlplane import broker, env, installation, logs
 from controlplane.accounts import settings as accounts
 from controlplane.database_url import database_of
 from controlplane.redis_acl import PROFILES
 from fuseboard.contract.store_url import SCHEMES, with_ca
 
-BASE_DIR = Path(__file__).resolve().parent.parent
 #: Data of the embedded servers and the generated secret key; ignored by git.
-DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(BASE_DIR / ".fuseboard")))
+DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(installation.default_data_dir())))
 
 DEBUG = env.flag("FUSEBOARD_DEBUG")
 #: Serve plain HTTP, as on localhost: cookies are not marked secure, and nothing redirects to https.
@@ -134,16 +133,18 @@ INSTALLED_APPS = [
     "controlplane.weekly",
     "controlplane.audit_export",
     "dashboard",
-    # The commands `demo` and `seed_demo`.
-    "tools.demo",
+    # The commands `demo` and `seed_demo`, of a checkout.
+    *(["tools.demo"] if installation.IS_CHECKOUT else []),
     # After ours, whose export_openapi_schema knows where the API is.
     "ninja",
     # Last, so that our templates come before theirs.
     *accounts.APPS,
 ]
-#: Gateway and worker answer no page: without what only pages need, they start in less time.
+#: Gateway, worker and beat answer no page: without what only pages need, they start in less time.
 _program = Path(sys.argv[0]).name
-if sys.argv[1:2] == ["gateway"] or (_program in ("celery", "__main__.py") and "worker" in sys.argv):
+if (sys.argv[1:2] and sys.argv[1] in ("gateway", "worker", "beat")) or (
+    _program in ("celery", "__main__.py") and "worker" in sys.argv
+):
     _only_pages = (
         "channels",
         "csp",
@@ -311,7 +312,7 @@ CONTENT_SECURITY_POLICY: dict[str, Any] = {
 # Static files: hashed names once `collectstatic` has run; straight from the packages before that.
 
 STATIC_URL = "/static/"
-_collected = BASE_DIR / "staticfiles"
+_collected = (installation.FOLDER if installation.IS_CHECKOUT else DATA_DIR) / "staticfiles"
 _hashed = sys.argv[1:2] == ["collectstatic"] or (not DEBUG and (_collected / "staticfiles.json").exists())
 STATIC_ROOT = _collected if _hashed else None
 WHITENOISE_USE_FINDERS = not _hashed

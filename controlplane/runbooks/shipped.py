@@ -1,12 +1,11 @@
-"""The runbooks of this release: ``docs/runbooks``, which also opens while Postgres is down."""
+"""The runbooks of this release, which also open while Postgres is down."""
 
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from django.conf import settings
+from controlplane.installation import RUNBOOKS
 
-_FOLDER = settings.BASE_DIR / "docs" / "runbooks"
 _TITLE = re.compile(r"\A\s*#\s+(.+)\n+")
 #: The runbook of a dependency that names none.
 FOR_DEPENDENCIES = "breaker-open"
@@ -23,7 +22,9 @@ class Text:
 @cache
 def shipped() -> dict[str, Text]:
     """Name -> text. Read once: the files of a release do not change while it runs."""
-    return {file.stem: split_title(file.read_text(encoding="utf-8")) for file in sorted(_FOLDER.glob("*.md"))}
+    return {
+        file.stem: split_title(file.read_text(encoding="utf-8")) for file in sorted(RUNBOOKS.glob("*.md"))
+    }
 
 
 @lru_cache(maxsize=512)

@@ -14,6 +14,7 @@ from controlplane.alerts.models import Evaluation
 from controlplane.embedded import ServerFailed, look_up
 from controlplane.env import LOOKED_UP
 from controlplane.fleet.models import Figures
+from controlplane.installation import COMMAND
 from controlplane.status.facts import Facts
 
 #: A worker evaluates alerts each 5 s.
@@ -49,6 +50,8 @@ class FirstSteps:
     address: str
     because: str
     redis: RedisForPods
+    #: The words before the name of a command.
+    command: str = COMMAND
 
     @property
     def processes(self) -> bool:

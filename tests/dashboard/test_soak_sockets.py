@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from controlplane.embedded.servers import PROJECT
+from controlplane.installation import FOLDER as PROJECT
 
 HOLD_S = 1800
 

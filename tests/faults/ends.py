@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from controlplane.embedded.children import kill_group, last_lines
-from controlplane.embedded.servers import PROJECT
+from controlplane.installation import FOLDER as PROJECT
 from tests.faults.chaos import Proxy
 
 #: For a busy machine, and for a pod with a blocked loop.

@@ -17,8 +17,8 @@ import psycopg
 import redis
 
 from controlplane.embedded.postgres import Postgres
-from controlplane.embedded.servers import PROJECT
 from controlplane.embedded.valkey import Valkey
+from controlplane.installation import FOLDER as PROJECT
 from tests import migrated
 from tests.agents.windows import worst_window
 from tests.faults.chaos import Network, Proxy, network

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from controlplane.embedded.children import kill_group
-from controlplane.embedded.servers import PROJECT
+from controlplane.installation import FOLDER as PROJECT
 from tests.faults.field import field
 from tests.faults.matrix import Row, Verdict, play
 from tests.faults.rows import ROWS

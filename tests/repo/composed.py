@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from controlplane.embedded.children import last_lines
-from controlplane.embedded.servers import PROJECT
+from controlplane.installation import FOLDER as PROJECT
 from tests.repo.test_compose import SERVICES
 from tests.waiting import wait_until
 

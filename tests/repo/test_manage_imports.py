@@ -5,11 +5,15 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_name_that_manage_imports_exists():
-    found = [node for node in ast.walk(ast.parse(MANAGE.read_text())) if isinstance(node, ast.ImportFrom)]
+@pytest.mark.parametrize("file", ["manage.py", "controlplane/command_line.py"])
+def test_every_name_that_a_start_imports_exists(file):
+    text = (ROOT / file).read_text()
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     missing = [
         f"{node.module}.{alias.name}"
         for node in found

@@ -22,7 +22,11 @@ START = r"""(?:^|[`"'(]|&&|\|\||[$#>]|\brun)[ \t]*"""
 #: Where the command ends: at the end of the code span, at a comment, or where the next command begins.
 REST = r"""(?P<rest>[^\n`#;]*?)(?=[\n`#;]|&&|\s{3,}|$)"""
 
-MANAGE = re.compile(rf"(?:python3? |{START})manage\.py (?P<name>[a-z_]+){REST}", re.MULTILINE)
+#: In code, ``{COMMAND}`` is one or the other.
+MANAGE = re.compile(
+    rf"(?:python3? |{START}|/bin/)(?:manage\.py|fuseboard-server|\{{COMMAND\}}) (?P<name>[a-z_]+){REST}",
+    re.MULTILINE,
+)
 #: In quotation marks only when nothing else is between them: help texts begin with the verb.
 MAKE = re.compile(
     r"""(?:`|(?P<quote>["'])|^[ \t]*|&&[ \t]*)make (?:-k )?(?P<name>[a-z][a-z-]*)"""

@@ -11,6 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "requirements").glob("*.txt"))
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
 
+#: What these install, no test imports.
+ALONE = ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt")
+
 
 def _entries(file: Path) -> dict[str, list[str]]:
     """The requirement lines of a file, each with its hashes."""
@@ -56,8 +59,11 @@ def test_every_file_has_the_versions_that_are_tested(file):
         requirement = Requirement(line)
         if file.name == "arq.txt" and requirement.name == "redis":
             continue  # arq excludes the versions of the control plane
-        # Peers in benchmarks have no tests, and arq and LangChain have environments of their own.
-        if file.name not in ("bench.txt", "rq.txt", "arq.txt", "langchain.txt") or requirement.name in tested:
+        # Peers in benchmarks have no tests, and arq, LangChain and a release have their own environments.
+        if (
+            file.name not in ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt")
+            or requirement.name in tested
+        ):
             assert requirement.specifier == tested[requirement.name], requirement
 
 

@@ -18,7 +18,7 @@ from controlplane.embedded.children import (
     stop,
     wait_until,
 )
-from controlplane.embedded.servers import PROJECT
+from controlplane.installation import FOLDER as PROJECT
 
 #: A process answers within this time after its start, even on a machine ten times as busy as an idle one.
 START_S = 90.0

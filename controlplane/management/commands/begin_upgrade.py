@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from controlplane.alerts.people.upgrades import MAX_MINUTES, MUTED_RULES, begin_upgrade, end_upgrade
+from controlplane.installation import COMMAND
 from controlplane.management.edit_command import EditCommand
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smh])", re.ASCII)
@@ -41,7 +42,7 @@ class Command(EditCommand):
         until = begin_upgrade(minutes=options["minutes"], reason=options["reason"])
         self.stdout.write(
             f"Alerts about workers and gateways are muted until {until:%H:%M:%S} UTC. Gateways know within"
-            " 5 s: then stop the worker. Afterwards: python manage.py begin_upgrade --end"
+            f" 5 s: then stop the worker. Afterwards: {COMMAND} begin_upgrade --end"
         )
 
 

@@ -10,6 +10,7 @@ from django.db import transaction
 from controlplane.accounts.models import Role, User
 from controlplane.accounts.people import invite_person, send_new_link
 from controlplane.audit.actor import COMMAND_LINE
+from controlplane.installation import COMMAND
 from controlplane.management.edit_command import EditCommand
 from controlplane.management.web_address import add_address, print_link
 
@@ -28,7 +29,7 @@ class Command(EditCommand):
         valid = timedelta(minutes=options["minutes"])
         with transaction.atomic():
             path = _link(options["name"], valid)
-        self.stderr.write(f"Valid once, for {options['minutes']} minutes, while `manage.py web` runs:")
+        self.stderr.write(f"Valid once, for {options['minutes']} minutes, while `{COMMAND} web` runs:")
         print_link(self, path, address=options["address"])
 
 
@@ -38,7 +39,7 @@ def _link(name: str, valid: timedelta) -> str:
         if admin.has_usable_password() or admin.last_login is not None or admin.username != name:
             raise CommandError(
                 f"{admin.username} is already an admin and can invite others on the People page."
-                " If no admin can log in: python manage.py new_link <name>."
+                f" If no admin can log in: {COMMAND} new_link <name>."
             )
         return send_new_link(username=name, valid=valid, reason=_REASON, actor=COMMAND_LINE)
     return invite_person(

@@ -13,6 +13,7 @@ from controlplane.api.http.body_limit import DRAINED
 from controlplane.checks import CONFIGURATION
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
+from controlplane.installation import COMMAND
 from controlplane.listening import listen
 from controlplane.management.web_address import people_open, served_at
 from controlplane.metrics import count_refusal
@@ -52,7 +53,7 @@ class Command(BaseCommand):
         if settings.ORIGINS:
             self.stdout.write(f"People open {people_open()}/")
         else:
-            self.stdout.write(f"First login: python manage.py first_admin --address {here}")
+            self.stdout.write(f"First login: {COMMAND} first_admin --address {here}")
         if not (settings.PLAIN_HTTP or settings.BEHIND_PROXY or tls):
             self.stderr.write(
                 "Every page redirects to https, which this process does not serve. Set"

@@ -1,0 +1,62 @@
+"""The commands of the control plane, around embedded servers where none are configured.
+
+``manage.py`` of a checkout and ``fuseboard-server`` of an installation are this.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from controlplane import embedded, installation
+
+#: Commands that touch no server.
+OFFLINE = {"help", "collectstatic", "compilemessages", "findstatic", "redis_acl", "write_monitoring"}
+
+#: Those that run while Postgres is away: to them it is news, not an error. Settings are checked without it.
+ENDURING = {"web", "gateway", "worker", "beat", "check"}
+
+
+def main(servers: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
+    """Run the command of ``sys.argv``. ``servers`` are run around it, whatever is configured."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    if command in ("version", "--version"):
+        sys.stdout.write(f"{Path(sys.argv[0]).name} {installation.version()}\n")
+        return
+    from django.core.management import execute_from_command_line
+
+    # A reader of a pipe gets each line at once, as on a terminal.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as any process has
+    if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
+        _sign_nothing()
+        execute_from_command_line(sys.argv)
+        return
+    try:
+        if servers is None:
+            _name_what_is_unreachable(command)
+            servers = embedded.running
+        with servers():
+            execute_from_command_line(sys.argv)
+    except embedded.ServerFailed as failure:
+        sys.exit(str(failure))
+
+
+def _sign_nothing() -> None:
+    """Keep the settings from writing a secret key: the command needs none, and the disk may be read-only."""
+    if not os.environ.get("FUSEBOARD_SECRET_KEY") and not os.environ.get("FUSEBOARD_SECRET_KEY_FILE"):
+        os.environ["FUSEBOARD_SECRET_KEY"] = secrets.token_hex(32)
+
+
+def _name_what_is_unreachable(command: str) -> None:
+    """Name each configured server that does not answer; without Postgres most commands end here."""
+    from controlplane.embedded import reachable
+
+    problems = reachable.problems()
+    for problem in problems.values():
+        sys.stderr.write(problem + "\n")
+    if "DATABASE_URL" in problems and command not in ENDURING:
+        sys.exit(1)
