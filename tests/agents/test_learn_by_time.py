@@ -9,7 +9,7 @@ import redis
 from tests.agents.models.learner import KEY, SLOTS, Answer, Learner
 from tests.agents.models.learning_oracle import TICK_US
 
-PODS = tuple(f"web-{number}" for number in range(20))
+PODS = tuple(f"web-{number}" for number in range(5))
 TWO = PODS[:2]
 SECOND = 1_000_000
 #: The longest measurement, in ticks; and after how many without a fast call the next one begins.
@@ -46,6 +46,19 @@ def measured(limits: redis.Redis, *, used: int = 600, pods: tuple[str, ...] = PO
     assert answer[5:] == (SECOND, SECOND)
     assert answer.limit == 600
     return learner
+
+
+def one_at_once(learner: Learner, number: int, takes_s: int, pods: tuple[str, ...]) -> int:
+    """At the floor, a call of the next pod ends after the last one; else, one of each pod in each tick."""
+    learner.tick()
+    ticks_each = takes_s * SECOND // TICK_US
+    if learner.report("idle").limit > 1:
+        ending = pods
+    else:
+        ending = () if number % ticks_each else (pods[number // ticks_each % len(pods)],)
+    for pod in ending:
+        learner.report(pod, 1, 1, took=takes_s * SECOND)
+    return learner.report("idle").limit
 
 
 class TestTwoPods:
@@ -214,11 +227,46 @@ class TestMeasuring:
         ticks(learner, 3, SECOND)
         assert ticks(learner, 4, SECOND // 2).lowest_us == SECOND // 2
 
-    def test_without_calls_it_ends_and_begins_with_the_next_ones(self, limits: redis.Redis):
+    def test_without_calls_it_ends_with_the_last_time_that_is_known(self, limits: redis.Redis):
         learner = Learner(limits, rise=100)
         assert ticks(learner, 2, 10 * SECOND).limit == 60
-        assert ticks(learner, LONGEST, asked=0, sent=0).limit == 600
-        assert ticks(learner, 2, 10 * SECOND).limit == 60
+        answer = ticks(learner, LONGEST, asked=0, sent=0)
+        assert (answer.limit, answer.lowest_us) == (600, 10 * SECOND)
+        # The next call does not begin another one. A queue that has become empty is seen without it.
+        assert ticks(learner, 4, SECOND).lowest_us == SECOND
+
+    def test_one_that_sees_no_call_keeps_the_lowest_time(self, limits: redis.Redis):
+        learner = measured(limits, used=300)
+        assert ticks(learner, 2, 9 * SECOND).limit == 420
+        while tick(learner, int(1.95 * SECOND), asked=10).limit > 250:
+            pass
+        answer = ticks(learner, 5, asked=0, sent=0)
+        assert (answer.limit, answer.lowest_us) == (420, SECOND)
+
+    def test_calls_that_are_fast_after_a_pause_begin_none(self, limits: redis.Redis):
+        learner = measured(limits)
+        assert ticks(learner, 20, 9 * SECOND).limit == 60
+        use(learner, 0)
+        ticks(learner, 6, SECOND, asked=10)
+        # Pods that see nothing report once a minute.
+        for _ in range(STALE // 12 + 1):
+            learner.now_us += 11 * TICK_US
+            tick(learner, asked=0, sent=0)
+        assert tick(learner, SECOND, asked=10).cause == 4
+        assert ticks(learner, 3, SECOND, asked=10).lowest_us == SECOND
+
+    @pytest.mark.parametrize("pods", [PODS[:1], PODS])
+    @pytest.mark.parametrize("takes_s", [20, 200])
+    def test_calls_that_are_longer_than_two_ticks(
+        self, limits: redis.Redis, pods: tuple[str, ...], takes_s: int
+    ):
+        """At the floor, with one call at once, pods report in turn, and seldom."""
+        learner = Learner(limits, ceiling=10, lowest=1, rise=100)
+        use(learner, 10)
+        numbers = [one_at_once(learner, number, takes_s, pods) for number in range(2 * LONGEST)]
+        assert numbers.count(1) <= LONGEST
+        assert set(numbers[LONGEST + 2 :]) == {10}
+        assert learner.report()[5] == takes_s * SECOND
 
     def test_it_takes_two_minutes_at_most(self, limits: redis.Redis):
         learner = Learner(limits, rise=100)
@@ -334,7 +382,7 @@ class TestTheKey:
 
     def test_a_fleet_of_many_pods_keeps_a_bounded_key(self, limits: redis.Redis):
         learner = Learner(limits, rise=50)
-        for number in range(1_000):
+        for number in range(250):
             learner.report(f"pod-with-a-long-name-{number}", 10, 10, 1, 600, SECOND)
         assert limits.strlen(KEY) < 30_000
 

@@ -42,7 +42,7 @@ local WINDOW, HELD, BACK, HEARD = 6, 2, 18, 60
 -- reported calls.
 -- The other pods of a large fleet see the same vendor.
 local MOST_SERVERS = 200
--- Ticks: for which the time of a pod counts, until the lowest time is measured again, in which that must end.
+-- Ticks: for which the time of a pod counts at least, until the lowest time is measured again, in which that must end.
 local RECENT, STALE, PROBE = 2, 120, 24
 -- The most that the limit rises by time in a tick; the part of the limit without a queue that is used to measure.
 local MOST_UP, QUIET = 0.1, 0.8
@@ -157,12 +157,19 @@ local function applied(s)
     return floor(max(lowest, t.base > 0 and s.limit * QUIET / rise or 0))
 end
 
+-- Whether the time of a pod counts. Few calls are made while the lowest time is measured, and long ones end seldom:
+-- their times count until the next ones can have ended. A time from before the measurement does not last until its end.
+local function counts(t, pod)
+    local longer = t.ends > 0 and min(PROBE * tick / 2, 2 * pod[1]) or 0
+    return now - pod[2] <= max(RECENT * tick, longer)
+end
+
 -- The time of the pod in the middle. Of two pods, the faster one says that calls take long, and the slower one
 -- that they are fast: one of them alone moves nothing.
 local function middle(s)
     local times = {}
     for _, pod in pairs(s.times.pods) do
-        if now - pod[2] <= RECENT * tick then times[#times + 1] = pod[1] end
+        if counts(s.times, pod) then times[#times + 1] = pod[1] end
     end
     if #times == 0 or #times == 1 and calling(s) > 1 then return 0, 0 end
     table.sort(times)
@@ -175,16 +182,18 @@ local function slack(s)
     local t = s.times
     local fast, slow = middle(s)
     local lately = max(slow, t.before)
-    t.present, t.before = fast, slow
+    t.present, t.before = fast, t.ends > 0 and slow == 0 and t.before or slow
     if t.ends > 0 then
         if now < t.ends then return end
+        -- No call has ended lately: else the next one would begin another measurement, again and again.
+        if slow == 0 then slow = t.base > 0 and t.base or t.before end
         t.base, t.near, t.ends, t.held, s.why = slow, now, 0, now + tick + slow, 3
-    elseif slow > 0 and (t.base == 0 or now - t.near > STALE * tick and s.limit < ceiling) then
-        t.ends, s.why = now + min(PROBE * tick, 2 * tick + 3 * slow), 5
     elseif slow > 0 then
         t.base = min(t.base, lately)
+        -- First: calls may be fast again after a pause.
         if slow <= t.base * (1 + rise) / 2 then t.near = now end
-        return rise * t.base / fast
+        if not (t.base == 0 or now - t.near > STALE * tick and s.limit < ceiling) then return rise * t.base / fast end
+        t.ends, s.why = now + min(PROBE * tick, 2 * tick + 3 * slow), 5
     end
 end
 
@@ -275,7 +284,7 @@ local function step(s)
         end
     end
     for name, pod in pairs(by_time and s.times.pods or {}) do
-        if now - pod[2] > RECENT * tick then s.times.pods[name] = nil end
+        if not counts(s.times, pod) then s.times.pods[name] = nil end
     end
 end
 

@@ -32,9 +32,13 @@ class Times:
     ends_us: int = 0
     rests_us: int = 0
 
+    def counts(self, took: int, ago: int) -> bool:
+        """Long calls end seldom, and few are made while the lowest time is measured."""
+        return ago <= RECENT * TICK_US or (bool(self.ends_us) and ago <= min(PROBE * TICK_US / 2, 2 * took))
+
     def middle(self, now: int, *, alone: bool) -> tuple[int, int]:
         """The times of the pod in the middle; of two, first the faster one."""
-        times = sorted(took for took, at in self.pods.values() if now - at <= RECENT * TICK_US)
+        times = sorted(took for took, at in self.pods.values() if self.counts(took, now - at))
         if not times or (len(times) == 1 and not alone):
             return 0, 0
         return times[ceil(len(times) / 2) - 1], times[len(times) // 2]
@@ -140,20 +144,22 @@ class Fleet:
         if times is None:
             return None
         fast, slow = times.middle(now, alone=self.calling(now) <= 1)
-        lately, times.present, times.before = max(slow, times.before), fast, slow
+        lately, times.present = max(slow, times.before), fast
+        if slow or not times.ends_us:
+            times.before = slow
         if times.ends_us:
             if now >= times.ends_us:
-                times.lowest, times.near_us = slow, now
-                times.ends_us, times.rests_us = 0, now + TICK_US + slow
+                times.lowest, times.near_us = slow or times.lowest or times.before, now
+                times.ends_us, times.rests_us = 0, now + TICK_US + times.lowest
             return None
         if not slow:
-            return None
-        if not times.lowest or (now - times.near_us > STALE * TICK_US and self.limit < self.ceiling):
-            times.ends_us = now + min(PROBE * TICK_US, 2 * TICK_US + 3 * slow)
             return None
         times.lowest = min(times.lowest, lately)
         if slow <= times.lowest * (1 + self.rise) / 2:
             times.near_us = now
+        if not times.lowest or (now - times.near_us > STALE * TICK_US and self.limit < self.ceiling):
+            times.ends_us = now + min(PROBE * TICK_US, 2 * TICK_US + 3 * slow)
+            return None
         return self.rise * times.lowest / fast
 
     def step(self, now: int, used: int) -> None:
@@ -194,7 +200,7 @@ class Fleet:
         for pod in self.pods.values() if not waits else ():
             pod.asked = pod.sent = pod.refused = 0
         if times is not None:
-            times.pods = {pod: one for pod, one in times.pods.items() if now - one[1] <= RECENT * TICK_US}
+            times.pods = {pod: one for pod, one in times.pods.items() if times.counts(one[0], now - one[1])}
 
     def next_up(self, now: int, bound: float, slack: float | None) -> float:
         most = float("inf")

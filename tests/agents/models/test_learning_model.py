@@ -101,7 +101,19 @@ BUGS_BY_TIME = {
     "the slower of two pods decides": ("return rise * t.base / fast", "return rise * t.base / slow"),
     "the faster of two pods is the lowest time": ("local lately = max(slow,", "local lately = max(fast,"),
     "a pod alone decides for all": ("#times == 1 and calling(s) > 1", "false"),
-    "a time counts for ever": ("if now - pod[2] <= RECENT * tick then", "if true then"),
+    "a time counts for ever": ("return now - pod[2] <= max(RECENT * tick, longer)", "return true"),
+    "a measurement forgets long calls": ("t.ends > 0 and min(PROBE * tick / 2, 2 * pod[1]) or 0", "0"),
+    "times of before a measurement last until its end": ("min(PROBE * tick / 2, 2 * pod[1])", "PROBE * tick"),
+    "a measurement without calls begins again": ("t.base > 0 and t.base or t.before end", "t.base end"),
+    "a measurement without calls takes a time with a queue": (
+        "t.base > 0 and t.base or t.before end",
+        "t.before end",
+    ),
+    "the time of before is lost while it measures": ("t.ends > 0 and slow == 0 and t.before or slow", "slow"),
+    "fast calls after a pause are measured": (
+        "if slow <= t.base * (1 + rise) / 2 then t.near",
+        "if now - t.near <= STALE * tick and slow <= t.base * (1 + rise) / 2 then t.near",
+    ),
     "calls after a measurement count as before it": (
         "t.ends, t.held, s.why = slow, now, 0, now + tick + slow, 3",
         "t.ends, s.why = slow, now, 0, 3",
