@@ -344,6 +344,26 @@ class TestDoctor:
         code, said = run("doctor")
         assert (code, found(said)["state directory"], found(said)["bootstrap file"]) == (1, "fail", "fail")
 
+    def test_limits_that_are_to_follow_the_time_of_calls_and_cannot(self, environment, run, limits):
+        slots = msgspec.structs.replace(VENDOR, algorithm=Algorithm.CONCURRENCY)
+        for rise, limit, floor, missing in (
+            (0, VENDOR, 0, []),
+            (
+                50,
+                VENDOR,
+                0,
+                ["give it a limit with the algorithm concurrency", "set vendor_floor_percent in"],
+            ),
+            (50, slots, 0, ["set vendor_floor_percent in"]),
+            (50, slots, 10, []),
+        ):
+            gpus = Dependency(name="gpus", latency_rise_percent=rise, vendor_limits=(limit,), breaker=BREAKER)
+            tuning = msgspec.structs.replace(RULES.tuning, vendor_floor_percent=floor)
+            publish(limits, msgspec.structs.replace(RULES, dependencies=(gpus,), tuning=tuning), revision=43)
+            _, said = run("doctor")
+            do = [one["do"] for one in said["findings"] if one["check"] == "limits"]
+            assert [text.startswith(start) for text, start in zip(do, missing, strict=True)].count(False) == 0
+
     def test_nothing_published(self, environment, run, limits):
         limits.flushall()
         _, said = run("doctor")

@@ -96,6 +96,9 @@ def test_limits_of_own_machines_follow_the_time_of_calls(ada: Any) -> None:
     assert "Lower limits of calls at once when calls take longer by, percent" in page
     assert "0 to 1,000; over their lowest time; 0: never. For pools of own machines" in page
     assert ada.post(PAGE, typed(latency_rise_percent="1001")).status_code == 422
+    preview = text_of(ada.post(f"{PAGE}/preview", typed(latency_rise_percent="50")).content.decode())
+    assert "Add one with the algorithm concurrency." in preview
+    assert "Set vendor_floor_percent in its settings." in preview
     assert ada.post(PAGE, typed(latency_rise_percent="50")).status_code == 302
     (found,) = [one for one in policy_of(environment_of("production")).dependencies if one.name == row().name]
     assert (row().latency_rise_percent, found.latency_rise_percent) == (50, 50)

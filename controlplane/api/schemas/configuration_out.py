@@ -12,6 +12,7 @@ from controlplane.breakers.models import Override
 from controlplane.breakers.tickets import ticket_url
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.fields import dependency_fields
+from controlplane.policies.latency_advice import advice_about_latency
 from controlplane.policies.models import BREAKER_RANGES, Dependency, Tenant
 from controlplane.policies.protection import CALL, completed
 
@@ -127,7 +128,8 @@ class DependencyOut(FromObject):
 
     @staticmethod
     def resolve_advice(row: Dependency) -> list[str]:
-        return advice_about(dependency_fields(row))
+        fields = dependency_fields(row)
+        return [*advice_about(fields), *advice_about_latency(row, fields)]
 
 
 class BreakerOut(Schema):

@@ -14,6 +14,7 @@ from controlplane.policies.carried_counts import carried
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, changes_between
+from controlplane.policies.latency_advice import latency_advice_after
 from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import bulkheads_after, queue_max_after
 from controlplane.policies.state import names_of, read_state, tenants_following
@@ -64,7 +65,12 @@ class Difference:
             *filter(None, older),
             *islice(advice(self.changes), MAX_SHOWN),
             *queue_max_after(self.environment, self.changes),
+            *islice(self._latency_advice(), MAX_SHOWN),
         ]
+
+    def _latency_advice(self) -> Iterator[str]:
+        for name, text in latency_advice_after(self.environment, self.changes):
+            yield f"dependency {name}: {text}"
 
     @property
     def notes(self) -> list[str]:

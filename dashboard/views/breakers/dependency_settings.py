@@ -21,6 +21,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.older_agents import ignored_words
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.history import Changed
+from controlplane.policies.latency_advice import latency_advice_after
 from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import queue_max_after
@@ -123,7 +124,13 @@ def _preview(row: Dependency, data: Mapping[str, str]) -> dict[str, Any]:
     change = Changed("dependency", name, before, after)
     lines = change_words(change)
     ignored = [ignored_words(environment, newly_used([change]))]
-    advice = [*advice_about(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
+    latency = [text for _, text in latency_advice_after(environment, [change])]
+    advice = [
+        *advice_about(after),
+        *queue_max_after(environment, [change]),
+        *latency,
+        *filter(None, ignored),
+    ]
     return {"changes": lines[:_MAX_LINES], "more": len(lines[_MAX_LINES:]), "advice": advice}
 
 

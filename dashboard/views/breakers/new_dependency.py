@@ -18,6 +18,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.older_agents import ignored_words
 from controlplane.policies.breaker_advice import advice_about_new
 from controlplane.policies.history import Changed
+from controlplane.policies.latency_advice import latency_advice_after
 from controlplane.policies.models import Kind
 from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import queue_max_after
@@ -152,7 +153,13 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     parts = [(title, summary_of(part, values)) for part, title in _PARTS.items()]
     change = Changed("dependency", name, None, after)
     ignored = [ignored_words(environment, newly_used([change]))]
-    advice = [*advice_about_new(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
+    latency = [text for _, text in latency_advice_after(environment, [change])]
+    advice = [
+        *advice_about_new(after),
+        *queue_max_after(environment, [change]),
+        *latency,
+        *filter(None, ignored),
+    ]
     return {"adds": name or "the dependency", "parts": parts, "advice": advice}
 
 

@@ -8,6 +8,7 @@ from controlplane.editing import edits
 from controlplane.fleet.older_agents import dividing_words, ignored_words
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.fields import dependency_fields
+from controlplane.policies.latency_advice import advice_about_latency
 from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import SHARED_SLOTS, newer_settings
 from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
@@ -60,8 +61,13 @@ def _page(
         errors=errors,
         typed=typed,
         status=status,
-        advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],
+        advice=[(row.name, text) for row in rows for text in _advice(row)][:_SHOWN],
     )
+
+
+def _advice(row: Dependency) -> list[str]:
+    fields = dependency_fields(row)
+    return [*advice_about(fields), *advice_about_latency(row, fields)]
 
 
 def _older_pods(environment: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.editing import edits
-from controlplane.editing.plans import difference, export_plan, read_plan
+from controlplane.editing.plans import apply_plan, difference, export_plan, plan_from_document, read_plan
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.newer_settings import newer_settings
@@ -63,3 +63,42 @@ def test_old_pods_do_not_know_it(production: str, ada: Any) -> None:
     assert "limits that follow the time of calls" not in newer_settings(production)
     edits.create_dependency(dependency="gpus", kind="internal", latency_rise_percent=1, actor=ada, **EDIT)
     assert "limits that follow the time of calls" in newer_settings(production)
+
+
+SLOTS = {
+    "gpus": {
+        "latency_rise_percent": 50,
+        "vendor_limits": {"at-once": {"algorithm": "concurrency", "limit": 9, "window_s": 60}},
+    }
+}
+NO_SLOTS = (
+    "calls may take 50 % longer, and no limit falls after that: the dependency has no limit of calls at once."
+)
+NO_FLOOR = "calls may take 50 % longer, and no limit falls after that: no limit follows in this environment."
+
+
+@pytest.mark.parametrize(
+    ("document", "missing"),
+    [
+        ({"dependencies": {"gpus": {"latency_rise_percent": 50}}}, [NO_SLOTS, NO_FLOOR]),
+        ({"dependencies": SLOTS}, [NO_FLOOR]),
+        ({"dependencies": SLOTS, "tuning": {"vendor_floor_percent": 10}}, []),
+        ({"dependencies": {"gpus": {"timeout_ms": 900}}}, []),
+    ],
+)
+def test_advice_says_why_no_limit_follows(
+    production: str, ada: Any, call: Any, document: dict[str, Any], missing: list[str]
+) -> None:
+    edits.create_dependency(dependency="gpus", kind="internal", actor=ada, **EDIT)
+    plan = plan_from_document(document)
+
+    def about_latency(advice: list[str]) -> list[str]:
+        return [text for text in advice if "no limit falls" in text]
+
+    planned = about_latency(difference(production, plan).advice)
+    assert [text.partition(". ")[0] + "." for text in planned] == [
+        f"dependency gpus: {one}" for one in missing
+    ]
+    apply_plan(environment=production, plan=plan, expected_revision=None, actor=ada, **WHY)
+    answered = about_latency(call("admin", "GET", f"{API}/dependencies/gpus").json()["advice"])
+    assert [f"dependency gpus: {text}" for text in answered] == planned

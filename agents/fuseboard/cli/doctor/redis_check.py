@@ -13,6 +13,7 @@ from fuseboard.configuration.redis_source import FAILURES, RedisSource
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.store_url import OPTIONS, StoreUrl, unknown_options
+from fuseboard.contract.words import Algorithm
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
@@ -148,7 +149,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[list[Finding], 
     policy, head = found.snapshot.policy, found.snapshot.head
     says = f"revision {head.revision}: {len(policy.tiers)} tiers, {len(policy.dependencies)} dependencies"
     finding = warn(check, f"{says}; {found.notes[0]}", "see above") if found.notes else ok(check, says)
-    return [finding, *_costs_to_state(policy)], policy.tuning
+    return [finding, *_costs_to_state(policy), *_unused_latency(policy)], policy.tuning
 
 
 def _costs_to_state(policy: Policy) -> list[Finding]:
@@ -160,6 +161,21 @@ def _costs_to_state(policy: Policy) -> list[Finding]:
             costs = ", ".join(f"{measure!r}: estimate" for measure in measures)
             says = f"calls to {dependency.name} must pass costs={{{costs}}}, or its limits do not count them"
             found.append(ok("costs", says))
+    return found
+
+
+def _unused_latency(policy: Policy) -> list[Finding]:
+    """Dependencies whose limits are to follow the time of their calls, and cannot."""
+    found = []
+    for dependency in policy.dependencies:
+        if not dependency.latency_rise_percent:
+            continue
+        says = f"latency_rise_percent of {dependency.name} lowers no limit"
+        limits = [limit for limit in dependency.vendor_limits if not limit.shadow]
+        if all(limit.algorithm is not Algorithm.CONCURRENCY for limit in limits):
+            found.append(warn("limits", says, "give it a limit with the algorithm concurrency"))
+        if not policy.tuning.vendor_floor_percent:
+            found.append(warn("limits", says, "set vendor_floor_percent in the settings of the environment"))
     return found
 
 
