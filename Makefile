@@ -19,7 +19,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
-        release release-environment \
+        release release-environment chart chart-tools chart-schemas \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
@@ -70,6 +70,16 @@ faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11
 
 release: release-environment ## both distributions of the commit, built twice with equal hashes, in dist/
 	@exec $(RELEASE_PY) -m tools.release
+
+# Outside of this tree: Helm takes up to 20 minutes, once.
+chart-tools: ## build Helm and kubeconform with Go; never in CI
+	@sh tools/chart_tools.sh "$${XDG_CACHE_HOME:-$$HOME/.cache}/fuseboard/chart-tools"
+
+chart: environment chart-tools ## render the chart again: deploy/plain, its README, and what tests compare
+	@$(PY) tools/render_chart.py
+
+chart-schemas: environment ## the schemas of three versions of Kubernetes, from its Go module
+	@$(PY) tools/kubernetes_schemas.py
 
 lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
 

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from controlplane.embedded.children import last_lines
 from controlplane.installation import FOLDER as PROJECT
@@ -84,6 +85,13 @@ def as_user() -> list[str] | None:
     return [setpriv, *user, f"--inh-caps={rights}", f"--bounding-set={rights}"] if setpriv else None
 
 
+def as_first_process() -> list[str]:
+    """What runs a command as process 1, as a container without an init does. Empty where nothing can."""
+    words = ["unshare", "--pid", "--fork", "--kill-child"]
+    tried = subprocess.run([*words, "true"], capture_output=True, check=False)
+    return words if tried.returncode == 0 else []
+
+
 def _basis(app: Path, commands: Path) -> dict[str, str]:
     """The environment of the image, and where this machine has what is installed in it."""
     installed = f"{PROJECT / 'agents'}:{sysconfig.get_path('purelib')}"
@@ -116,20 +124,25 @@ class Machine:
         ``copy`` is the name of another container of it, as ``--scale`` starts.
         """
         service = SERVICES[name]
+        given = {**(self.secrets if "env_file" in service else {}), **service["environment"]}
+        return self.start(copy or name, service | {"environment": given}, **replaced)
+
+    def start(
+        self, name: str, service: dict[str, Any], *, first: Sequence[str] = (), **replaced: str
+    ) -> subprocess.Popen[bytes]:
+        """As ``begin``, with the fields of the service. ``first`` are words in front of everything else."""
         stage = service["build"]["target"]
         if stage not in self.apps:
             self.apps[stage] = build(stage, self.folder)
-        own = self.memory_of(name, copy)
-        given = {**(self.secrets if "env_file" in service else {}), **service["environment"]}
-        environment = {key: self._here(str(value), own) for key, value in given.items()}
-        command = [self._here(word, own) for word in service["command"]]
+        own = self.memory_of(name, service)
+        environment = {key: self.here(str(value), own) for key, value in service["environment"].items()}
+        command = [self.here(word, own) for word in service["command"]]
         command = [replaced.get(word, word) for word in command]
         environment |= {key: value for key, value in replaced.items() if key.isupper()}
         app = self.apps[stage]
-        name = copy or name
         with self.log_of(name).open("wb") as log:
             self.running[name] = subprocess.Popen(
-                [*self.user, *command],
+                [*first, *self.user, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -149,14 +162,14 @@ class Machine:
             (folder / "celery").chmod(0o755)
         return folder
 
-    def memory_of(self, name: str, copy: str = "") -> dict[str, Path]:
+    def memory_of(self, name: str, service: dict[str, Any]) -> dict[str, Path]:
         """Its ``tmpfs``: a folder in the container -> a folder here, which only its user may open."""
         found = {}
-        for mounted in SERVICES[name]["tmpfs"]:
+        for mounted in service["tmpfs"]:
             inside, _, options = mounted.partition(":")
             assert "uid=10001" in options
             assert "mode=0700" in options
-            found[inside] = self.folder / "memory" / (copy or name) / inside.strip("/").replace("/", "-")
+            found[inside] = self.folder / "memory" / name / inside.strip("/").replace("/", "-")
             self.own(found[inside])
         return found
 
@@ -167,7 +180,7 @@ class Machine:
             folder.chmod(mode)
         return folder
 
-    def _here(self, word: str, memory: Mapping[str, Path]) -> str:
+    def here(self, word: str, memory: Mapping[str, Path] | None = None) -> str:
         """A word of the file, as Compose fills it in, for this machine."""
 
         def filled(match: re.Match[str]) -> str:
@@ -178,7 +191,7 @@ class Machine:
             word = re.sub(r"\$\{(\w+)(:?-[^${}]*|:\?[^${}]*)?\}", filled, word)
         for there, here in self.addresses.items():
             word = word.replace(there, here)
-        for inside, folder in {**self.volumes, **memory}.items():
+        for inside, folder in {**self.volumes, **(memory or {})}.items():
             if re.match(rf"{inside}(?=/|$)", word):
                 return str(folder) + word.removeprefix(inside)
         return word
@@ -208,7 +221,7 @@ class Machine:
     def stop(self) -> None:
         """Ask all to end, and check that they do."""
         for process in self.running.values():
-            process.send_signal(signal.SIGTERM)
+            os.kill(_inner(process.pid), signal.SIGTERM)
         late = []
         for name, process in self.running.items():
             try:
@@ -240,6 +253,14 @@ class Machine:
             and not any(path.is_relative_to(each) for each in allowed)
             and not _is_of_another_run(path, self.folder)
         ]
+
+
+def _inner(pid: int) -> int:
+    """The process that ``unshare`` has started, and otherwise the process itself."""
+    if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"unshare\0"):
+        return pid
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
 
 
 def _is_of_another_run(path: Path, folder: Path) -> bool:

@@ -18,12 +18,16 @@ from controlplane.accounts import tokens
 from controlplane.embedded.children import free_port, last_lines
 from controlplane.embedded.valkey import binary
 from tests.controlplane.web_process import database_url
+from tests.deploy import pods
+from tests.deploy.manifests import PARTS
 from tests.people import SEED
 from tests.repo.composed import Machine, as_store, as_user, folders_of_image
 from tests.repo.test_compose import OURS, SERVICES
 from tests.waiting import wait_until
 
 LISTENING = {"web": 8000, "gateway": 8001, "vendor": 8080, "shop-1": 8080, "load": 8080}
+#: Containers of Kubernetes that listen.
+PODS = ("pod-web", "pod-gateway", "pod-worker")
 #: Copies of one service.
 SAME = {"shop-2", "shop-3"}
 SECRETS = {
@@ -41,7 +45,7 @@ def machine() -> Iterator[Machine]:
         pytest.skip("root needs setpriv to start a process as another user")
     folder = Path(tempfile.mkdtemp(prefix="fuseboard-compose-"))
     folder.chmod(0o755)
-    ports = {name: free_port() for name in [*LISTENING, "gateway-2", "limits", "broker"]}
+    ports = {name: free_port() for name in [*LISTENING, "gateway-2", *PODS, "limits", "broker"]}
     database = urlsplit(database_url())
     known = {f"{name}:{port}": f"127.0.0.1:{ports[name]}" for name, port in LISTENING.items()}
     known |= {"limits:6379": f"127.0.0.1:{ports['limits']}", "broker:6379": f"127.0.0.1:{ports['broker']}"}
@@ -142,6 +146,7 @@ def test_every_service_runs_without_rights_on_a_read_only_tree(
         _is_healthy(machine, name)
     machine.says("worker", "ready")
     _upload(machine)
+    _pods_run(machine)
 
     begin("enrol")
     machine.ends_well("enrol")
@@ -163,6 +168,44 @@ def test_every_service_runs_without_rights_on_a_read_only_tree(
     # ``build`` took the right to write from each file, so a new one would have it.
     for app in machine.apps.values():
         assert {path.stat().st_mode & 0o222 for path in app.rglob("*")} == {0}
+
+
+def _pods_run(machine: Machine) -> None:
+    """The containers of ``deploy/plain`` too: their commands are those of services, their environment is not.
+
+    They share what has taken the time: the stores, the tables, and the files of the image.
+    """
+    environment = SERVICES["web"]["environment"]
+    keys = {
+        "DATABASE_URL": "database-url",
+        "FUSEBOARD_REDIS_URL": "redis-url",
+        "FUSEBOARD_BROKER_URL": "broker-url",
+        "FUSEBOARD_SECRET_KEY": "secret-key",
+    }
+    secret = {key: machine.here(environment[name]) for name, key in keys.items()}
+    pods.write_secret(machine, secret | {"metrics-token": "the token of the scraper"})
+    machine.addresses |= pods.gateway_addresses(machine)
+    begun = ("web", "gateway", "worker", "beat", "migrate")
+    assert begun == PARTS
+    for part in begun:
+        pods.begin(machine, part)
+    machine.ends_well("pod-migrate")
+    for part in ("web", "gateway", "worker"):
+        for url in pods.probes(machine, part):
+            wait_until(lambda url=url: _answers(machine, url), f"{url} to answer", within_s=300.0)
+    healthy = pods.beat_is_healthy(machine)
+    wait_until(
+        lambda: subprocess.run(healthy, check=False).returncode == 0, "beat to be healthy", within_s=300.0
+    )
+
+
+def _answers(machine: Machine, url: str) -> bool:
+    machine.all_run()
+    try:
+        # Kubelets name the address of the pod.
+        return httpx.get(url, headers={"Host": "10.1.2.3"}, timeout=5.0, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def _upload(machine: Machine) -> None:

@@ -18,7 +18,7 @@ def test_every_path_and_name_in_the_documents_exists(document):
     """Documents name things instead of linking to them; every name must exist."""
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     words = set(re.findall(r"`([^`\s]+)`", prose))
-    folders = "agents|controlplane|dashboard|docs|requirements|tests|tools"
+    folders = "agents|controlplane|dashboard|deploy|docs|requirements|tests|tools"
     paths = {word for word in words if re.match(rf"(?:{folders})/[\w./-]*$", word)}
     assert {path for path in paths if not (ROOT / path).exists()} == set()
     names = {

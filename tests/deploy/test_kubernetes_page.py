@@ -1,0 +1,148 @@
+"""What ``docs/kubernetes.md`` and the examples name exists: values, keys of the Secret, workloads, files."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from controlplane.checks import VARIABLES
+from controlplane.gateway.settings import GatewaySettings
+from tests.deploy.manifests import EXAMPLES, PARTS, VERSIONS, load, manifests, problems, process, schemas
+from tests.deploy.test_chart_files import SCHEMA, merged
+from tools.render_chart import CHART, ROOT
+
+PAGE = (ROOT / "docs/kubernetes.md").read_text()
+KEYS = set(yaml.safe_load((CHART / "values.yaml").read_text())["secrets"]["keys"].values())
+WORKLOADS = {"deploy": "Deployment", "statefulset": "StatefulSet", "job": "Job"}
+
+
+def page_values() -> Any:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return yaml.safe_load(block)
+
+
+def test_the_values_of_the_page_are_valid() -> None:
+    jsonschema.Draft7Validator(SCHEMA).validate(merged(page_values()))
+
+
+def test_the_secret_of_the_page_has_the_keys_that_the_chart_reads() -> None:
+    (command,) = re.findall(r"create secret generic fuseboard (.*?)```", PAGE, re.DOTALL)
+    assert set(re.findall(r"--from-(?:file|literal)=([\w-]+)", command)) == KEYS
+
+
+def test_every_workload_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"\b(deploy|statefulset|job)[/ ](fuseboard-\w+)", PAGE))
+    assert len(named) >= 5
+    existing = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests("plain")}
+    assert {(WORKLOADS[kind], name) for kind, name in named} <= existing
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"\b(?:deploy|tests)/[\w./-]*\w", PAGE)) - {"deploy/fuseboard-web"}
+    named = {name for name in named if not name.startswith("deploy/fuseboard-")}
+    assert len(named) >= 10
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def test_the_page_names_the_versions_whose_schemas_are_here() -> None:
+    (row,) = (line for line in PAGE.splitlines() if line.startswith("| Manifests follow the schemas"))
+    assert tuple(re.findall(r"\d+\.\d+\.\d+", row)) == VERSIONS
+    oldest = VERSIONS[0].rpartition(".")[0]
+    assert f"* Kubernetes {oldest} or newer" in PAGE
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={oldest}.0-0"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_table_of_processes_is_that_of_the_manifests(part: str) -> None:
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {part} |"))
+    _, _, kind, pods, ready, writes, _ = (cell.strip() for cell in row.split("|"))
+    found = process("plain", part)
+    assert found.workload["kind"] == kind
+    assert str(found.workload["spec"].get("replicas", 1)) == re.findall(r"\d+", pods)[0]
+    assert set(re.findall(r"`(/[^`]+)`", writes)) == set(found.writable)
+    probe = found.container.get("readinessProbe", {}).get("httpGet", {}).get("path")
+    assert re.findall(r"`(/[^`]+)`", ready) == ([probe] if probe else [])
+
+
+def test_the_times_of_the_page_are_those_of_the_manifests() -> None:
+    for part in ("web", "gateway"):
+        seconds = process("plain", part).container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert f"go on for {seconds} s after" in PAGE
+    # Helm must wait for longer than the job may take.
+    minutes = process("plain", "migrate").workload["spec"]["activeDeadlineSeconds"] // 60
+    assert [int(found) > minutes for found in re.findall(r"--timeout (\d+)m", PAGE)] == [True, True]
+    assert f"--timeout={minutes}m job/fuseboard-migrate" in PAGE
+
+
+def test_prometheus_finds_the_ports_of_the_page() -> None:
+    for part, name in (("web", "http"), ("gateway", "http"), ("worker", "metrics")):
+        assert [port["name"] for port in process("plain", part).container["ports"]] == [name]
+    assert "the ports `http` of web and gateway and `metrics` of the worker" in PAGE
+
+
+def test_gateways_of_the_page_bear_the_heartbeats_of_their_pods() -> None:
+    """Each process takes a number of heartbeats per second, and then pods send them less often."""
+    (pods,) = re.findall(r"divided by\s+([\d,]+), and one more", PAGE)
+    defaults = GatewaySettings()
+    assert int(pods.replace(",", "")) * 1_000 / defaults.beat_ms <= 0.8 * defaults.beats_per_s
+
+
+# Examples: kinds of Kubernetes itself follow its schemas. The others have no schema here.
+
+FOREIGN = {
+    "external-secret.yaml": "external-secrets.io/v1 ExternalSecret",
+    "cloudnative-pg.yaml": "postgresql.cnpg.io/v1 Cluster",
+    "keda.yaml": "keda.sh/v1alpha1 ScaledObject",
+}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_an_example_follows_the_schema_of_its_kind(path: Path) -> None:
+    for manifest in load(path):
+        kind = f"{manifest['apiVersion']} {manifest['kind']}"
+        for version in VERSIONS:
+            if kind in schemas()[version]["kinds"]:
+                assert problems(manifest, version) == []
+            else:
+                assert FOREIGN[path.name] == kind
+
+
+def test_the_example_of_a_service_reads_what_an_agent_reads() -> None:
+    (service,) = load(EXAMPLES / "application.yaml")
+    pod = service["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    known = {f"FUSEBOARD_{name}" for name in VARIABLES}
+    variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    assert all(name in known or name.removesuffix("_FILE") in known for name in variables)
+    (gateway,) = (
+        manifest
+        for manifest in manifests("plain")
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Service", "fuseboard-gateway")
+    )
+    port = gateway["spec"]["ports"][0]["port"]
+    assert variables["FUSEBOARD_URL"] == f"http://fuseboard-gateway.fuseboard:{port}"
+    assert variables["FUSEBOARD_URL"] in PAGE
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    for name in ("FUSEBOARD_TOKEN_FILE", "FUSEBOARD_REDIS_URL_FILE"):
+        assert variables[name].rpartition("/")[0] in mounts
+    assert variables["FUSEBOARD_STATE_DIR"] in mounts
+
+
+def test_the_example_of_external_secrets_makes_the_secret_of_the_chart() -> None:
+    (secret,) = load(EXAMPLES / "external-secret.yaml")
+    assert {entry["secretKey"] for entry in secret["spec"]["data"]} == KEYS
+    assert secret["spec"]["target"]["name"] == page_values()["secrets"]["name"]
+
+
+def test_the_example_of_keda_scales_web_and_asks_for_a_metric_that_exists() -> None:
+    (scaled,) = load(EXAMPLES / "keda.yaml")
+    target = scaled["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (
+        "Deployment",
+        process("plain", "web").workload["metadata"]["name"],
+    )
+    (metric,) = re.findall(r"fuseboard_\w+", scaled["spec"]["triggers"][0]["metadata"]["query"])
+    assert f"`{metric}`" in (ROOT / "docs/metrics.md").read_text()
