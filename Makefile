@@ -19,9 +19,9 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
-        release release-environment chart chart-tools chart-schemas \
+        release release-environment docs docs-environment chart chart-tools chart-schemas \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
-        lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
+        lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose lint-docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ bench: environment ## benchmarks side by side; last lines are RATIO name value (
 experiments: environment ## what the protection of a pod does, beside the same traffic without it; writes docs/experiments.md; ONLY="T1 T6"
 	@$(PY) -m tools.experiments $(ONLY)
 
+docs: environment docs-environment ## the documentation as a site, in build/docs, and the pages of docs/ that come from code
+	@DJANGO_SETTINGS_MODULE=controlplane.settings $(PY) -m tools.docsite.build
+
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)
 
@@ -81,7 +84,7 @@ chart: environment chart-tools ## render the chart again: deploy/plain, its READ
 chart-schemas: environment ## the schemas of three versions of Kubernetes, from its Go module
 	@$(PY) tools/kubernetes_schemas.py
 
-lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
+lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-docs lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
 
 lint-python: environment
 	@$(PY) -m ruff check .
@@ -106,6 +109,9 @@ lint-tree: environment
 lint-django: environment
 	@FUSEBOARD_ORIGINS=https://fuseboard.example.com FUSEBOARD_MFA_ROLES=operator,admin $(PY) manage.py check --deploy --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run --verbosity 1
+
+lint-docs: environment docs-environment
+	@DJANGO_SETTINGS_MODULE=controlplane.settings $(PY) -m tools.docsite.build --check
 
 lint-prose: environment
 	@$(PY) tools/lint_prose.py $(if $(ALL),--all)
@@ -134,9 +140,10 @@ requirements: ## compile requirements/*.txt from both pyproject.toml (needs uv);
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
 	$(COMPILE) --group langchain -c requirements/dev.txt -o requirements/langchain.txt
 	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
+	$(COMPILE) --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-docs .venv-dramatiq .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -159,6 +166,9 @@ engine-environments:
 
 release-environment:
 	@sh tools/environment.sh .venv-release requirements/release.txt
+
+docs-environment: environment
+	@sh tools/environment.sh .venv-docs requirements/docs.txt
 
 # With the queue that only the benchmark of the backlog runs.
 queue-environments: engine-environments

@@ -42,14 +42,14 @@ WRONG = {
     "happenings": "changes",
 }
 #: Names on the wire and in the OpenAPI document, and recorded names of keys.
-ALLOWED = {"offline_told", "make_anew", "RevertThing"}
+ALLOWED = {"offline_told", "make_anew", "RevertThing", "beat"}
 #: A comment with such a first word has no subject.
 NO_SUBJECT = re.compile(r"(?:Of|What|For|Those|The same|As|Which|Who|Whose|Whoever|Than)\b")
 
 #: Wrong names, bounds that begin with MOST or LEAST, and comments without a subject.
 MAX_FINDINGS = {
     "agents": (0, 0, 0),
-    "controlplane": (1, 0, 16),
+    "controlplane": (0, 0, 16),
     "dashboard": (0, 0, 0),
 }
 
