@@ -16,7 +16,7 @@ from controlplane import embedded, installation
 #: Commands that touch no server.
 OFFLINE = {"help", "collectstatic", "compilemessages", "findstatic", "redis_acl", "write_monitoring"}
 
-#: Those that run while Postgres is away: to them it is news, not an error. Settings are checked without it.
+#: Commands that run while Postgres is away: to them it is news, and no error. Settings are checked anyway.
 ENDURING = {"web", "gateway", "worker", "beat", "check"}
 
 

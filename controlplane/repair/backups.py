@@ -1,4 +1,4 @@
-"""What belongs to a backup: a manifest beside each dump, and the comparison after a restore."""
+"""A manifest beside each dump, and its comparison with the database after a restore."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -62,14 +62,14 @@ class EnvironmentHead(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What a database has at one moment. Contains no secret."""
+    """The state of a database at one moment. Contains no secret."""
 
     taken_at: datetime
     #: The version of the server, as it names itself.
     postgres: str
     #: App -> its last migration.
     migrations: dict[str, str]
-    #: Of ``FUSEBOARD_SECRET_KEY``. It says whether a key is that one, and nothing about it.
+    #: The fingerprint of ``FUSEBOARD_SECRET_KEY`` says whether a key is that one, and nothing about it.
     key_fingerprint: str
     environments: dict[str, EnvironmentHead]
     #: The last entry of each chain, as ``verify_audit`` prints it.
@@ -116,7 +116,7 @@ def _last_migrations() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a restored database has not as its manifest says, and what to do."""
+    """The differences of a restored database from its manifest, and what to do."""
 
     what: str
     then: str
@@ -128,7 +128,7 @@ class Difference:
 @dataclass(frozen=True)
 class Verified:
     differences: list[Difference]
-    #: What agrees, and what to do next.
+    #: The sentences about what agrees, and what to do next.
     notes: list[str]
 
 
