@@ -20,8 +20,8 @@ author = "The authors of Fuseboard"
 extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
-include_patterns = ["docs/**", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-exclude_patterns = [".*", "agents", "controlplane", "dashboard", "deploy", "tests", "tools", "build"]
+include_patterns = ["docs/**", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/**"]
+exclude_patterns = [".*", "agents", "controlplane", "dashboard", "tests", "tools", "build"]
 # Links to headings, as other viewers of Markdown make them.
 myst_heading_anchors = 4
 myst_enable_extensions = ["tasklist"]
