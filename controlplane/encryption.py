@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.apps import apps
 from django.conf import settings
 from django.db import models
 from django.utils.crypto import salted_hmac
@@ -75,6 +76,21 @@ class EncryptedUrl(_TextField):
             return cls._cipher().rotate(stored.encode()).decode()
         except InvalidToken:
             return None
+
+
+def unreadable_urls(environment: str) -> int:
+    """How many URLs of the environment no accepted key decrypts."""
+    columns = [
+        (model, column)
+        for model in apps.get_models()
+        for column in model._meta.local_fields
+        if isinstance(column, EncryptedUrl)
+    ]
+    return sum(
+        not url
+        for model, column in columns
+        for url in model._default_manager.filter(environment=environment).values_list(column.name, flat=True)
+    )
 
 
 def _is_plain(stored: str) -> bool:

@@ -250,6 +250,14 @@ TOKEN_EXPIRY = per_environment(
     WEB,
     {"kind": 2},
 )
+UNREADABLE_SECRETS = per_environment(
+    "fuseboard_unreadable_secrets",
+    Gauge,
+    "Stored secrets that no accepted FUSEBOARD_SECRET_KEY decrypts: receiver, or second_factor, which counts"
+    " people and is that of the main environment.",
+    WEB,
+    {"kind": 2},
+)
 CERTIFICATE_EXPIRY = Gauge(
     "fuseboard_certificate_expiry_timestamp_seconds", "When FUSEBOARD_TLS_CERT_FILE expires.", by=(WEB,)
 )

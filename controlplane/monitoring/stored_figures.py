@@ -25,9 +25,10 @@ from controlplane.metric_catalogue import edits as edit_metrics
 from controlplane.metric_catalogue import traffic
 from controlplane.publishing.models import OutboxEntry
 from controlplane.status.read_facts import REDIS_FRESH_FOR
-from controlplane.status.read_watched import certificate_expires_at
+from controlplane.status.read_watched import certificate_expires_at, read_unreadable
 from controlplane.status.watched import capacity_of
 from controlplane.usage.budgets import Budget, budgets
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Figures of an evaluation are left out when it is older: a stopped worker must not look like a quiet fleet.
 FRESH_FOR = timedelta(seconds=60)
@@ -47,6 +48,7 @@ def stored_figures(environments: Iterable[str]) -> list[Metric]:
         *_alerts(),
         *_waiting(),
         *_expiry(),
+        _unreadable(environments),
         *_redis(),
     ]
 
@@ -193,6 +195,16 @@ def _expiry() -> list[Metric]:
         family,
         traffic.CERTIFICATE_EXPIRY.family(certificate_expires_at(file, Path(file).stat().st_mtime_ns)),
     ]
+
+
+def _unreadable(environments: Iterable[str]) -> Metric:
+    family = traffic.UNREADABLE_SECRETS.family()
+    for environment in environments:
+        found = read_unreadable(environment)
+        family.add_metric([environment, "receiver"], found.receivers)
+        if environment == DEFAULT_ENVIRONMENT:
+            family.add_metric([environment, "second_factor"], found.people)
+    return family
 
 
 def _redis() -> list[Metric]:

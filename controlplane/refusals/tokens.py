@@ -23,7 +23,8 @@ class NotOurToken(Portable, Exception):
     def __init__(self) -> None:
         super().__init__(
             "This is not a token of this installation, or part of it is missing."
-            " Copy the whole header Fuseboard-Refusal."
+            " Copy the whole header Fuseboard-Refusal. Tokens from before a change of"
+            " FUSEBOARD_SECRET_KEY need the earlier key in FUSEBOARD_SECRET_KEY_FALLBACKS."
         )
 
 

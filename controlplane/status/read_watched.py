@@ -19,6 +19,8 @@ from django.db.models.functions import Now
 
 from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
+from controlplane.accounts.second_factors import unreadable_second_factors
+from controlplane.encryption import unreadable_urls
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
 from controlplane.ledger.invoices import (
@@ -36,7 +38,16 @@ from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.spending.models import Price
 from controlplane.status.read_vendor_limits import read_vendor_limits
-from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
+from controlplane.status.watched import (
+    Blind,
+    Expiry,
+    Source,
+    Spent,
+    Unreadable,
+    VendorAnswers,
+    Watched,
+    spent_key,
+)
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -133,6 +144,7 @@ class _Reader:
                 vendors=seen.kept("series", lambda: _vendors(environment, time.time()), before.vendors),
                 spent=spent,
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
+                unreadable=seen.kept("tokens", lambda: read_unreadable(environment), before.unreadable),
                 callers=seen.kept("series", lambda: _callers(environment), before.callers),
                 **seen.kept("series", lambda: _spending(environment), _spending_of(before)),
                 drifts=seen.kept("series", lambda: self._drifts_of(environment), before.drifts),
@@ -311,6 +323,11 @@ def _expiring(environment: str) -> Iterable[Expiry]:
     if main and file is not None:
         written = Path(file).stat().st_mtime_ns
         yield Expiry(kind="certificate", name=Path(file).name, at=certificate_expires_at(file, written))
+
+
+def read_unreadable(environment: str) -> Unreadable:
+    people = len(unreadable_second_factors()) if environment == DEFAULT_ENVIRONMENT else 0
+    return Unreadable(receivers=unreadable_urls(environment), people=people)
 
 
 @cache

@@ -201,6 +201,16 @@ class OddPod:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """What was encrypted with a key that ``FUSEBOARD_SECRET_KEY`` and its fallbacks do not contain."""
+
+    #: Their URLs are read as empty texts.
+    receivers: int = 0
+    #: Their second factors; in the main environment only.
+    people: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watched:
     #: Tenant -> requests per second in a usual hour, of the busiest tenants of now.
     usual_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -208,6 +218,7 @@ class Watched:
     #: The most spent first.
     spent: tuple[Spent, ...] = ()
     expiring: tuple[Expiry, ...] = ()
+    unreadable: Unreadable = field(default_factory=Unreadable)
     #: Callers that were refused most in the last 10 minutes, by digest.
     callers: tuple[RefusedCaller, ...] = ()
     #: The cost of calls to models today, in micro-USD; ``None`` if there were none.

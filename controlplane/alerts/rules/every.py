@@ -16,6 +16,7 @@ from controlplane.alerts.rules.locks import LOCK_RULES
 from controlplane.alerts.rules.protection import PROTECTION_RULES
 from controlplane.alerts.rules.redis import STORE_RULES
 from controlplane.alerts.rules.rule import Rule, Timing, rule_of
+from controlplane.alerts.rules.secret_key import SECRET_KEY
 from controlplane.alerts.rules.sources import AUDIT_EXPORT, SOURCE_RULES, blind_rule
 from controlplane.alerts.rules.spending import SPENDING_RULES
 from controlplane.alerts.rules.traffic import TRAFFIC_RULES
@@ -37,6 +38,7 @@ _AFTER: tuple[Rule[Any], ...] = (
     *SPENDING_RULES,
     *VENDOR_LIMIT_RULES,
     *EXPIRY_RULES,
+    SECRET_KEY,
 )
 RULES: tuple[Rule[Any], ...] = (*_BEFORE, blind_rule((*_BEFORE, *_AFTER)), *_AFTER)
 RULE_OF_KEY: Mapping[str, Rule[Any]] = MappingProxyType({rule.key: rule for rule in RULES})

@@ -34,7 +34,7 @@ _SOURCES: Mapping[Source, str] = MappingProxyType(
         "budgets": "What is spent of quotas and budgets",
         "redis": "The servers of Redis",
         "series": "The history of calls",
-        "tokens": "When tokens and certificates expire",
+        "tokens": "Tokens, certificates and stored secrets",
     }
 )
 

@@ -1,13 +1,16 @@
 """Run after FUSEBOARD_SECRET_KEY was replaced: ``python manage.py renew_secrets``."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from allauth.mfa.models import Authenticator
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connection, transaction
 
-from controlplane.accounts.mfa import renewed
+from controlplane.accounts.second_factors import renewed, secrets_of
 from controlplane.encryption import EncryptedUrl
+from controlplane.phrases import count
 
 
 class Command(BaseCommand):
@@ -17,24 +20,35 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        count = 0
         with transaction.atomic():
-            for row in Authenticator.objects.select_for_update().order_by("pk"):
-                secrets = {name: renewed(row.data[name]) for name in ("secret", "seed") if name in row.data}
-                row.data |= secrets
-                row.save(update_fields=["data"])
-                count += bool(secrets)
-            count += _receivers()
-        self.stdout.write(f"{count} secret{'' if count == 1 else 's'} renewed.")
+            done = Counter((*_second_factors(), *_receivers()))
+        self.stdout.write(f"{count(done[True], 'secret')} renewed.")
+        if done[False]:
+            raise CommandError(
+                f"{count(done[False], 'secret')} cannot be read: the key of that time is neither"
+                " FUSEBOARD_SECRET_KEY nor one of FUSEBOARD_SECRET_KEY_FALLBACKS. Add it and run this again;"
+                " if it is lost, follow the runbook secret-key-lost."
+            )
 
 
-def _receivers() -> int:
-    count = 0
+def _second_factors() -> Iterator[bool]:
+    """For each one, whether its secrets could be renewed."""
+    for row in Authenticator.objects.select_for_update().order_by("pk"):
+        if not (stored := secrets_of(row.data)):
+            continue
+        fresh = {name: renewed(secret) for name, secret in stored.items()}
+        if readable := None not in fresh.values():
+            row.data |= fresh
+            row.save(update_fields=["data"])
+        yield readable
+
+
+def _receivers() -> Iterator[bool]:
+    """For each one, whether its URL could be renewed."""
     with connection.cursor() as cursor:
         # The model would show the decrypted form.
         cursor.execute("SELECT id, url FROM alerts_receiver ORDER BY id FOR UPDATE")
         for pk, stored in cursor.fetchall():
             if (url := EncryptedUrl.renewed(stored)) is not None:
                 cursor.execute("UPDATE alerts_receiver SET url = %s WHERE id = %s", [url, pk])
-                count += 1
-    return count
+            yield url is not None

@@ -118,7 +118,9 @@ def _page(
                 "address": edits.address_of(row),
                 "signs": is_webhook(row.url),
                 "pager": scheme_of(row.url) in PAGERS,
-                "warning": warnings.get(row.pk, ""),
+                "warning": warnings.get(row.pk, "") if row.url else "",
+                # It cannot be decrypted.
+                "unreadable": not row.url,
             }
             for row in rows
         ],

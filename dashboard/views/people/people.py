@@ -20,6 +20,7 @@ from controlplane.accounts import people as edits
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.second_factors import unreadable_second_factors
 from controlplane.change_requests.waiting import Waiting, cancel_lost, seen_by, waiting_of
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
@@ -68,12 +69,14 @@ def people(request: HttpRequest) -> HttpResponse:
 
 def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
+    unreadable = unreadable_second_factors()
     tokens = count_by_owner()
     rows = [
         {
             "user": user,
             "tokens": tokens.get(user.username, 0),
             "factor": user.pk in with_factor,
+            "unreadable": user.pk in unreadable,
             "needs_factor": user.is_active and logins.needs_second_factor(user),
             "elsewhere": [
                 *((f"in {name}", role) for name, role in sorted(user.environment_roles.items())),
@@ -290,6 +293,7 @@ def _person(
         waiting=(waiting := seen_by(request.user, waiting_of(name))),
         lost=sum(bool(one.lost) for one in waiting),
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
+        unreadable=user.pk in unreadable_second_factors(),
         needs_factor=logins.needs_second_factor(user),
         # The part of the page that has the button shows what was refused.
         refused={part: {"typed": typed, "errors": extra.get("errors")}},

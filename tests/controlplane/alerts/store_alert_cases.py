@@ -3,7 +3,7 @@
 from controlplane.audit_export.waiting import WaitingExport
 from controlplane.fleet.live import FleetFigures
 from controlplane.status.facts import Facts
-from controlplane.status.watched import Blind, RedisServer, Source
+from controlplane.status.watched import Blind, RedisServer, Source, Unreadable, Watched
 from tests.controlplane.alerts.alert_facts import NOW, ONE_OF_TWO_LOCAL, facts, figures, pod, redis_answers
 
 LOCAL = (pod(mode="local", mode_since=NOW - 60), pod("web-2", mode="local"))
@@ -47,6 +47,7 @@ def servers(*ill: RedisServer) -> Facts:
 
 SILENT_NODES = tuple(RedisServer(address=f"10.0.1.{n}:6379", answers=False) for n in range(2))
 LATE = RedisServer(address="10.0.1.8:6379", role="replica", lag_s=11)
+UNREADABLE = Unreadable(receivers=2, people=1)
 WELL = RedisServer(address="10.0.1.8:6379", role="replica", lag_s=10, memory_share=0.9)
 FULL_NODE = RedisServer(address="10.0.1.9:6379", memory_share=0.95)
 
@@ -80,10 +81,10 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     ),
     (
         ("blind", "warning"),
+        blind("budgets"),
+        "What is spent of quotas and budgets cannot be read. Redis does not answer. Alerts of these rules"
+        " keep their state: burn, quota.",
         blind("tokens"),
-        "When tokens and certificates expire cannot be read. Redis does not answer. Alerts of these rules"
-        " keep their state: certificate, token.",
-        blind("series"),
     ),
     (
         ("check-errors", "critical"),
@@ -207,5 +208,13 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "No worker evaluates alerts. None was evaluated for 31 s: the worker, beat, or their broker is down."
         " Only alerts of level 3 are sent, and edits reach pods later.",
         facts(evaluated_at=NOW - 30),
+    ),
+    (
+        ("secret-key", "critical"),
+        facts(watched=Watched(unreadable=UNREADABLE)),
+        "What is stored was encrypted with another FUSEBOARD_SECRET_KEY. 2 receivers of alerts cannot be"
+        " read, and no message reaches them. 1 person cannot log in with a password: their second factor"
+        " cannot be read. Sessions and refusal tokens of the other key are not accepted either.",
+        facts(watched=Watched()),
     ),
 ]
