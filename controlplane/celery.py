@@ -15,6 +15,7 @@ from django.conf import settings
 from django.utils.log import configure_logging
 
 from controlplane.embedded import reachable
+from controlplane.reloading import follow_log_level
 from controlplane.shutdown import EndWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -126,3 +127,4 @@ def _end_in_time(**_: Any) -> None:
 def _keep_our_logs(**_: Any) -> None:
     """Celery leaves logging alone when this signal has a receiver. In beat, Django has not configured it."""
     configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
+    follow_log_level()

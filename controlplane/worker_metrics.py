@@ -11,9 +11,8 @@ them in child processes, whose counters are read from the folder PROMETHEUS_MULT
 import os
 import socket
 import socketserver
-import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -109,12 +108,11 @@ class _Server(ThreadingWSGIServer):
 class MetricsServer:
     """Answers on threads. Raises ``OSError`` when it cannot listen; 0 lets the system choose a port."""
 
-    def __init__(self, host: str, port: int, certificate: dict[str, str]) -> None:
+    def __init__(self, host: str, port: int, certificate: Mapping[str, Any]) -> None:
         self._server = make_server(host, port, answer, _Server, _Handler)
         self.port: int = self._server.server_port
         if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate["ssl_certfile"], certificate["ssl_keyfile"])
+            context = tls.renewing_context(certificate["ssl_certfile"], certificate["ssl_keyfile"])
             # The handshake runs on the request's thread: a silent client must not block the others.
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False

@@ -14,11 +14,13 @@ from controlplane.accounts.owned_tokens import TokenEnded, TokenUser
 from controlplane.accounts.permissions import may
 from controlplane.accounts.tokens import user_of
 from controlplane.policies.models import Environment
+from controlplane.reloading import ReloadedText
 
 #: The body of the answer to a scraper that is refused, with status 401.
 REFUSAL = "FUSEBOARD_METRICS_TOKEN, or an API token that may read metrics."
 
 _ACTION = "read_metrics"
+_setting = ReloadedText("FUSEBOARD_METRICS_TOKEN")
 #: Beginnings of the names of series that describe a process and no environment. A token that may not
 #: read every environment gets these, and of all others only those with the label of its environment.
 _OF_THE_PROCESS = (
@@ -49,7 +51,7 @@ def scraper_of(authorization: str) -> Scraper | None:
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token:
         return None
-    expected = settings.METRICS_TOKEN
+    expected = _setting.get(settings.METRICS_TOKEN)
     if expected and compare_digest(token.encode(), expected.encode()):
         return Scraper()
     try:

@@ -28,6 +28,7 @@ from controlplane.gateway.wire.problems import Problem
 from controlplane.gateway.wire.questions import read_question
 from controlplane.gateway.wire.texts import cleaned, is_suspect
 from controlplane.gateway.wire.tokens import Token
+from controlplane.reloading import ReloadedText
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, SyncRequest, decode_request
 
 Message = MutableMapping[str, Any]
@@ -44,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 _JSON = (b"content-type", b"application/json")
 _JSON_HEADERS = (_JSON,)
+_metrics_token = ReloadedText("FUSEBOARD_METRICS_TOKEN")
 _PROBLEM = (b"content-type", b"application/problem+json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
@@ -264,7 +266,7 @@ class GatewayApp:
     def _metrics_of(self, headers: Headers) -> str | None:
         """The environment that the caller may see; `None` for all."""
         authorization = next((value for name, value in headers if name == b"authorization"), b"")
-        configured = self.gateway.settings.metrics_token.encode()
+        configured = _metrics_token.get(self.gateway.settings.metrics_token).encode()
         if configured and compare_digest(authorization, b"Bearer " + configured):
             return None
         # Deprecated, until release 0.3: an agent token has no need for metrics.

@@ -11,6 +11,7 @@ from controlplane.gateway.process import Gateway
 from controlplane.gateway.settings import from_environment
 from controlplane.gateway.wire.serving import BACKLOG, gateway_config
 from controlplane.listening import listen
+from controlplane.reloading import follow_log_level
 from controlplane.shutdown import EndingServer
 from controlplane.tls import uvicorn_options
 
@@ -28,6 +29,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host: str = options["host"]
         say, tls = self.stderr.write, uvicorn_options()
+        follow_log_level()
         with listen(host, options["port"], exactly=options["exactly"], say=say, backlog=BACKLOG) as listener:
             port = listener.getsockname()[1]
             app = GatewayApp(Gateway(from_environment(port=port, alone=True)))

@@ -17,6 +17,7 @@ from controlplane.installation import COMMAND
 from controlplane.listening import listen
 from controlplane.management.web_address import people_open, served_at
 from controlplane.metrics import count_refusal
+from controlplane.reloading import follow_log_level
 from controlplane.shutdown import EndingServer
 from controlplane.tls import uvicorn_options
 
@@ -36,6 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         host, tls = options["host"], uvicorn_options()
+        follow_log_level()
         scheme = "https" if tls else "http"
         with listen(host, options["port"], exactly=options["exactly"], say=self.stderr.write) as listener:
             port = listener.getsockname()[1]

@@ -295,7 +295,7 @@ def port_of(process: "subprocess.Popen[bytes]", said: Path) -> int:
 def get(port: int, path: str, ca: str) -> http.client.HTTPResponse:
     def answered() -> http.client.HTTPResponse | None:
         client = http.client.HTTPSConnection(
-            "127.0.0.1", port, timeout=10, context=ssl.create_default_context(cafile=ca)
+            "127.0.0.1", port, timeout=60, context=ssl.create_default_context(cafile=ca)
         )
         try:
             client.request("GET", path)
@@ -312,9 +312,10 @@ def get(port: int, path: str, ca: str) -> http.client.HTTPResponse:
     return answer
 
 
-def test_web_speaks_tls_itself(
-    papers: Papers, forged: Papers, tmp_path: Path, transactional_db: Any, limits: redis.Redis
+def test_web_speaks_tls_itself_and_a_renewed_certificate_needs_no_restart(
+    forged: Papers, tmp_path: Path, transactional_db: Any, limits: redis.Redis
 ) -> None:
+    papers, renewed = Papers(tmp_path, "old"), Papers(tmp_path, "new")
     with serving("web", papers, tmp_path) as port:
         answer = get(port, "/login", papers.ca)
         assert answer.status == 200, "and redirects nowhere"
@@ -322,6 +323,34 @@ def test_web_speaks_tls_itself(
         assert "Secure" in (answer.headers["Set-Cookie"] or "")
         with pytest.raises(ssl.SSLCertVerificationError):
             get(port, "/login", forged.ca)
+
+        kept = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=60, context=ssl.create_default_context(cafile=papers.ca)
+        )
+        kept.request("GET", "/healthz")
+        kept.getresponse().read()
+        # Half of the pair: it does not belong to the key, so the old pair goes on to serve.
+        os.replace(renewed.cert, papers.cert)
+        wait_until(lambda: "tls.certificate_not_renewed" in _log_after_a_handshake(port, papers, tmp_path))
+        assert get(port, "/healthz", papers.ca).status == 200
+        os.replace(renewed.key, papers.key)
+        wait_until(lambda: _is_trusted(port, renewed.ca), "new connections get the new certificate")
+        assert not _is_trusted(port, papers.ca)
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().status == 200, "an open connection goes on"
+        kept.close()
+
+
+def _is_trusted(port: int, ca: str) -> bool:
+    try:
+        return get(port, "/healthz", ca).status == 200
+    except ssl.SSLCertVerificationError:
+        return False
+
+
+def _log_after_a_handshake(port: int, papers: Papers, folder: Path) -> str:
+    assert _is_trusted(port, papers.ca)
+    return (folder / "web.log").read_text()
 
 
 def test_an_agent_syncs_with_a_gateway_it_trusts(
