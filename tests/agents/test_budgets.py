@@ -12,6 +12,7 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard.agent_api.fallbacks import Alternative, Default
+from fuseboard.batching import settlements
 from fuseboard.calling.cheaper_source import cheaper_source, has_cheaper_source
 from fuseboard.contract import keys
 from fuseboard.contract.budget_limits import limit_of
@@ -373,9 +374,12 @@ async def test_a_budget_that_is_raised_goes_on_from_what_is_spent(limits: redis.
         assert isinstance(await call(pod, ONE_USD), Refused)
 
 
+@pytest.mark.parametrize("sent_after_s", [settlements.WAIT_S, 0.5])
 async def test_a_pod_also_knows_what_was_spent_after_its_last_question(
-    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    limits: redis.Redis, redis_url: str, sent_after_s: float, monkeypatch: pytest.MonkeyPatch
 ):
+    """A correction may wait longer than a look, as after an outage."""
+    monkeypatch.setattr(settlements, "WAIT_S", sent_after_s)
     monkeypatch.setattr(kept_budgets, "LOOK_S", 0.02)
     async with pods(redis_url, policy_of(of_account=(budget(10 * ONE_USD),))) as (pod,):
         kept = pod.admission.redis_fallback.budgets

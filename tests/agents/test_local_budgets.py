@@ -15,7 +15,7 @@ from fuseboard.contract.scripts import DRAIN, Script
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind, FailurePolicy, Mode, Reason
 from fuseboard.decision import Decision
-from fuseboard.without_redis import local_counters, local_limits
+from fuseboard.without_redis import local_counters, local_limits, offline_counts
 from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.servers import POLICY, Server, configured, running
 from tests.waiting import eventually
@@ -205,7 +205,7 @@ async def test_a_call_that_was_reported_before_its_cost_was_known_is_corrected_i
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("actual", [10, 80])
-@pytest.mark.parametrize("answer", ["late", "lost"])
+@pytest.mark.parametrize("answer", ["late", "lost", "never"])
 async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected(
     limits: redis.Redis,
     redis_url: str,
@@ -214,7 +214,7 @@ async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected
     answer: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Redis has the report with the estimate, or has never got it, when the call ends."""
+    """When the call ends, Redis has the report with the estimate, or never got it; or its answer is lost."""
     limit = replace(KINDS[kind], measure="tokens", failure_policy=FailurePolicy.LOCAL_SHARE)
     async with serving(redis_url, limit) as server:
         admission = server.admission
@@ -237,10 +237,10 @@ async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected
         monkeypatch.setattr(admission.store, "run", hold)
         admission.store.pretend(None, asked=monotonic())
         await asyncio.wait_for(sent.wait(), 30)
-        if answer == "late":
+        if answer != "lost":
             await eventually(lambda: held)
         admission.settle(decision, "tokens", actual)
-        for reply in held:
+        for reply in held if answer == "late" else ():
             reply()
         await eventually(lambda: server.admission.health.mode is Mode.SHARED)
         await eventually(lambda: admission.redis_fallback.drain.reported)
@@ -249,3 +249,20 @@ async def test_a_cost_that_becomes_known_while_its_call_is_reported_is_corrected
         more = {"tokens": 101 - actual}
         assert not (await admission.admit_request("acme", costs=more, wait_s=0)).allowed
         assert (await admission.admit_request("acme", costs=rest, wait_s=0)).allowed
+
+
+async def test_a_pod_that_nobody_told_the_time_corrects_a_call_that_another_one_followed(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(offline_counts, "NO_TIME_S", 0.0)
+    limit = daily(100, measure="tokens", failure_policy=FailurePolicy.LOCAL_SHARE)
+    async with serving(redis_url, limit) as server:
+        admission = server.admission
+        await admission.admit_request("acme", costs={"tokens": 1})
+        await lose_redis(server)
+        first = await admission.admit_request("acme", costs={"tokens": 60})
+        await admission.admit_request("acme", costs={"tokens": 5})
+        admission.settle(first, "tokens", 80)
+        await find_redis(server)
+        (key,) = limits.keys("fb1:production:{t:*}:quota:daily")
+        assert limits.get(key).endswith(b" 86")

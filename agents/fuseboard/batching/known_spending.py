@@ -34,6 +34,8 @@ class KnownSpending:
         self.on_budget: Callable[[LimitRef, int, int], None] = lambda *_: None
         #: Called with a budget of which something was spent or given back without a question.
         self.on_correction: Callable[[LimitRef], None] = lambda _: None
+        #: Called with the counter of a budget when such a correction is on its way to Redis.
+        self.on_sent: Callable[[bytes], None] = lambda _: None
 
     def learn(self, demand: Demand, now_us: int) -> None:
         """Redis has answered a question about ``demand``, which says what is left of its limits."""

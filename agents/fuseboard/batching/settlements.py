@@ -11,6 +11,7 @@ from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.refusals import RememberedRefusals
+from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import SETTLE
 from fuseboard.decision import Charge
@@ -158,7 +159,9 @@ class Settlements:
         rules = RuleBook(self._health.rounded_shared_part, self._health.store_time_us())
         words: list[object] = [rules.numbers]
         now = monotonic()
-        for (_, at_us), correction in corrections:
+        for (key, at_us), correction in corrections:
+            if isinstance(correction.limit, BudgetLimit):
+                self._spending.on_sent(key)
             most = correction.most if now < correction.until else -1
             words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens, most)
         keys = tuple(key for (key, _), _ in corrections)

@@ -18,7 +18,7 @@ from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
 from fuseboard.without_redis.local_limits import LocalLimits, Reported, domain_of
-from fuseboard.without_redis.offline_counts import Segment
+from fuseboard.without_redis.offline_counts import Asked, Segment
 
 logger = logging.getLogger("fuseboard.journal")
 
@@ -133,28 +133,32 @@ class Drain:
 
     def _ask(self, segment: Segment, names: list[str]) -> asyncio.Future[Reply]:
         totals, limits = fields_of(segment, names)
-        refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
-        store_us = self._health.store_time_us()
-        rules = RuleBook(1.0, store_us)
+        told, store_us = keys.offline_told(names[0]).encode(), self._health.store_time_us()
+        asked = segment.asked.get(told)
+        if asked is None:
+            refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
+            asked = segment.asked[told] = Asked(refs, store_us, dict(segment.corrected))
+        rules = RuleBook(1.0, asked.store_us)
         numbers: list[int] = []
-        for ref, amount in refs:
+        for ref, amount in asked.refs:
             numbers += (rules.number(ref.limit), amount)
         script_keys = (
-            keys.offline_told(names[0]).encode(),
+            told,
             keys.offline_totals(names[0]).encode(),
-            *(ref.key for ref, _ in refs),
+            *(ref.key for ref, _ in asked.refs),
         )
         blob = msgpack_encode([rules.numbers, totals, *numbers])
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        corrected = dict(segment.corrected)
 
         def answered(reply: Reply) -> None:
-            if reply == 1:
-                for ref, amount in refs:
-                    self._local.charged(ref, amount, Reported(segment.until, store_us))
-                    # The cost of a call became known after this was sent.
-                    since = segment.corrected.get(ref.key, 0) - corrected.get(ref.key, 0)
-                    self._local.settle(domain_of(ref.key), ref, store_us, since)
+            # Counted now, or by an earlier report whose answer did not come.
+            if reply in (0, 1) and not asked.counted:
+                asked.counted, at_us = True, store_us if reply == 1 else asked.store_us
+                for ref, amount in asked.refs:
+                    self._local.charged(ref, amount, Reported(segment.until, at_us))
+                    # The cost of a call became known after the first report was sent.
+                    since = segment.corrected.get(ref.key, 0) - asked.corrected.get(ref.key, 0)
+                    self._local.settle(domain_of(ref.key), ref, at_us, since)
             if not answer.done():
                 answer.set_result(reply)
 

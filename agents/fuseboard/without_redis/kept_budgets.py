@@ -60,6 +60,7 @@ class KeptBudgets:
         self._stopped = False
         spending.on_budget = self._seen
         spending.on_correction = self._corrected
+        spending.on_sent = self._sent
 
     def stop(self) -> None:
         self._stopped = True
@@ -99,6 +100,13 @@ class KeptBudgets:
         """A call has ended, or a batch was charged: what is spent is not what the last look said."""
         if now_us := self._health.store_time_us():
             self._keep(ref, ref.rule(1.0, now_us)[2])
+
+    def _sent(self, key: bytes) -> None:
+        """A look that began before this correction was sent, does not know it: it may have waited long."""
+        if key in self._kept:
+            self._due[key] = None
+            if self._timer is None:
+                self._look_later()
 
     def _keep(self, ref: LimitRef, began_us: int) -> _Kept:
         """Look at a budget soon. Returns what is kept of it in the period with this beginning."""

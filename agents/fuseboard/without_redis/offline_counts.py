@@ -24,6 +24,18 @@ MOMENT_S = 0.000_002
 NO_TIME_S = 1.0
 
 
+class Asked(Struct):
+    """The charges of a segment's report in one domain: the same, however often it is sent."""
+
+    refs: list[tuple[LimitRef, int]]
+    #: The store time of the first report: in a later period, nothing is charged.
+    store_us: int
+    #: The corrections that are in it.
+    corrected: dict[bytes, int]
+    #: Redis has counted it.
+    counted: bool = False
+
+
 class Segment(Struct):
     """The counts between two returns of Redis. Reporting it twice is harmless, because it has a name."""
 
@@ -37,6 +49,8 @@ class Segment(Struct):
     until: float = 0.0
     #: By limit key: what its calls cost more, or less, as they said after it was closed.
     corrected: dict[bytes, int] = field(default_factory=dict)
+    #: By domain: what was sent, also if no answer came.
+    asked: dict[bytes, Asked] = field(default_factory=dict)
 
 
 class _Place:
@@ -138,7 +152,9 @@ class OfflineCounts:
                 totals[name] = totals.get(name, 0) + totals.pop(place.name)
         if limit.failure_policy is FailurePolicy.LOCAL_SHARE or divides_what_is_left(limit):
             self.segment.spent[ref.key] = ref
-        found = self._places[ref.key] = _Place(name, limit, now, until)
+        # A call that was counted under this name, or has come under it now, can be corrected there.
+        begun = now if place is None or (place.name != name and place.name in totals) else place.begun
+        found = self._places[ref.key] = _Place(name, limit, begun, until)
         return found
 
     def _span(self, limit: Limit, now: float) -> tuple[int, int, float]:
