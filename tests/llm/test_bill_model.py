@@ -23,7 +23,7 @@ from fuseboard import Agent, AgentSettings, Mode
 from fuseboard.batching import settlements
 from fuseboard.contract.models import Price
 from fuseboard.contract.sync import Drill
-from fuseboard.contract.words import DrillKind
+from fuseboard.contract.words import DrillKind, Reason
 from fuseboard.without_redis import drain, kept_budgets
 from tests.agents.published import publish
 from tests.agents.servers import DEADLINE_US, TUNING
@@ -102,6 +102,17 @@ class World:
         self.now()
 
     async def begin(self, model: str, *, stream: bool = True) -> Any:
+        """Begin a call, once the vendor that answered 429 may be called again."""
+        deadline = monotonic() + 30
+        while True:
+            try:
+                return await self.ask(model, stream=stream)
+            except (openai.APIConnectionError, anthropic.APIConnectionError) as refused:
+                if Reason.COOLING_DOWN not in str(refused) or monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.001)
+
+    async def ask(self, model: str, *, stream: bool) -> Any:
         options: dict[str, Any] = {"model": model, "messages": ASKED, "max_tokens": 400, "stream": stream}
         with fuseboard.tenant("acme"):
             if model == GPT:

@@ -17,7 +17,7 @@ from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
-from fuseboard.without_redis.local_limits import LocalLimits, Reported, domain_of
+from fuseboard.without_redis.local_limits import LocalLimits, Reported
 from fuseboard.without_redis.offline_counts import Asked, Segment
 
 logger = logging.getLogger("fuseboard.journal")
@@ -155,10 +155,8 @@ class Drain:
             if reply in (0, 1) and not asked.counted:
                 asked.counted, at_us = True, store_us if reply == 1 else asked.store_us
                 for ref, amount in asked.refs:
-                    self._local.charged(ref, amount, Reported(segment.until, at_us))
-                    # The cost of a call became known after the first report was sent.
                     since = segment.corrected.get(ref.key, 0) - asked.corrected.get(ref.key, 0)
-                    self._local.settle(domain_of(ref.key), ref, at_us, since)
+                    self._local.charged(ref, amount, since, Reported(segment.until, at_us))
             if not answer.done():
                 answer.set_result(reply)
 

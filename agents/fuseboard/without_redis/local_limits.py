@@ -196,8 +196,10 @@ class LocalLimits:
         turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
         return PodPortion(fair, max(1.0, limit.burst * part / servers), turn)
 
-    def charged(self, ref: LimitRef, amount: int, reported: Reported) -> None:
-        """Redis counts from now on what this pod spent alone of a limit."""
+    def charged(self, ref: LimitRef, amount: int, since: int, reported: Reported) -> None:
+        """Redis counts from now on what this pod spent alone of a limit: ``amount``, and ``since`` more, that
+        the report did not have yet.
+        """
         self._charged[ref.key] = reported
         self._charged.move_to_end(ref.key)
         if len(self._charged) > MAX_COUNTERS:
@@ -207,7 +209,8 @@ class LocalLimits:
             spent = self._spending.of(ref, int(time() * 1_000_000))
             if spent is not None:
                 self._spending.add(ref, amount, reported.store_us)
-                known[1].charged(amount)
+                known[1].charged(amount + since)
+        self.settle(domain_of(ref.key), ref, reported.store_us, since)
 
     def still_spent(self, ref: LimitRef) -> int:
         """Units that this pod spent alone of a limit that Redis counts too, and that still count."""
