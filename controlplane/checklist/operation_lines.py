@@ -114,6 +114,11 @@ def _metrics(state: State) -> Answer:
     return Verdict.OK, f"{state.metrics_tokens} valid tokens{setting}"
 
 
+def _old_names(state: State) -> Answer:
+    used = [f"{name} ({count(uses, 'use')})" for name, uses in state.old_names.items()]
+    return ok_if(not used, "None was used since this web process started", listed(used))
+
+
 def _traces(state: State) -> Answer:
     traces = [trace for one in state.dependencies for trace in one.traces]
     if not traces:
@@ -219,6 +224,13 @@ GROUPS = {
             "Add routes with sla_ms: without them, shedding does not know when a request is late.",
             "protection.md#shedding",
             _routes,
+        ),
+        Item(
+            "old-names",
+            "Programs use no name of the API that a release will remove",
+            "Replace them before the next minor release: the API's document names the new ones.",
+            "upgrading.md#old-names",
+            _old_names,
         ),
         Item(
             "call-order",

@@ -11,6 +11,7 @@ from django.core.checks import INFO, CheckMessage
 from django.core.checks.registry import registry
 from django.db.models import Max, Q
 from django.utils import timezone
+from prometheus_client import REGISTRY
 
 from controlplane import checks
 from controlplane.accounts.models import AgentToken, ApiToken, Role, User
@@ -23,6 +24,7 @@ from controlplane.breakers.models import Transition
 from controlplane.drills.models import Drill
 from controlplane.fleet.models import FailedCalls, Server, ServerState
 from controlplane.fleet.stated_limits import Stated, followed_limits, stated_limits
+from controlplane.metric_catalogue.edits import DEPRECATED_USE
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.limits import LimitColumns
@@ -111,6 +113,8 @@ class State:
     settings_found: tuple[CheckMessage, ...] = field(default=())
     watchdog: bool = False
     metrics_setting: bool = False
+    #: Deprecated name of the API -> its uses since the web process that answers has started.
+    old_names: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def vendor_limits(self) -> list[tuple[str, LimitColumns]]:
@@ -164,7 +168,15 @@ def read_state(environment: str) -> State:
         settings_found=_settings_found(),
         watchdog=bool(settings.WATCHDOG_URL),
         metrics_setting=bool(settings.METRICS_TOKEN),
+        old_names=used_old_names(),
     )
+
+
+def used_old_names() -> dict[str, int]:
+    """Deprecated name of the API -> its uses in this process."""
+    found = REGISTRY.restricted_registry([DEPRECATED_USE.name]).collect()
+    samples = [sample for family in found for sample in family.samples]
+    return {sample.labels["name"]: int(sample.value) for sample in samples if sample.value}
 
 
 def _dependencies(environment: str, now: datetime) -> tuple[CheckedDependency, ...]:

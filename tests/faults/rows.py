@@ -23,6 +23,7 @@ from tests.faults import (
     rows_stores,
     rows_trust,
     rows_truth,
+    rows_upgrade,
 )
 from tests.faults.matrix import ROWS, Row
 
@@ -48,6 +49,7 @@ __all__ = [
     "rows_stores",
     "rows_trust",
     "rows_truth",
+    "rows_upgrade",
 ]
 
 

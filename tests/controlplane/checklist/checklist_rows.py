@@ -57,6 +57,9 @@ def failed_call(trace: str) -> None:
 
 def put_poor_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that can be found is wrong."""
+    monkeypatch.setattr(
+        "controlplane.checklist.read_state.used_old_names", lambda: {"POST /breakers/{dependency}/hold": 2}
+    )
     warning = checks.Warning("FUSEBOARD_ORIGINS is not set.", id="fuseboard.W002")
     monkeypatch.setattr(reading, "_settings_found", lambda: (warning,))
     Dependency.objects.update(
@@ -117,6 +120,7 @@ def put_poor_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that can be found is right."""
+    monkeypatch.setattr("controlplane.checklist.read_state.used_old_names", dict)
     monkeypatch.setattr(reading, "_settings_found", tuple)
     monkeypatch.setattr("django.conf.settings.WATCHDOG_URL", "https://watch.example.com/x")
     create_people("ada", "bob")

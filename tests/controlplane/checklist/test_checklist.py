@@ -9,8 +9,10 @@ import pytest
 from django.utils import timezone
 
 from controlplane.alerts.models import Route
+from controlplane.api.http.deprecated import deprecated
 from controlplane.checklist.checklist import checklist
 from controlplane.checklist.lines import Verdict
+from controlplane.checklist.read_state import used_old_names
 from controlplane.editing import edits
 from controlplane.fleet.models import RedisNode, Server
 from controlplane.policies.models import Dependency, Environment
@@ -86,6 +88,19 @@ def test_every_line_that_a_program_can_answer_is_not_ok_where_all_is_wrong(poor:
     assert found["limit-unregistered"] == found["model-rate"] == found["alert-evaluated"] == "missing"
     # Nothing of another process is known.
     assert found["watchdog"] == "unchecked"
+
+
+def test_used_old_names_of_the_api_are_counted_by_name(poor: None) -> None:
+    @deprecated("POST /old")
+    def operation() -> None:
+        pass
+
+    assert "POST /old" not in used_old_names()
+    operation()
+    operation()
+    assert used_old_names()["POST /old"] == 2
+    line = next(line for line in checklist("production").lines if line.key == "old-names")
+    assert (line.verdict, line.found) == ("attention", "POST /breakers/{dependency}/hold (2 uses)")
 
 
 def test_attempts_are_compared_with_the_slowest_route(rich: None) -> None:
