@@ -117,6 +117,8 @@ async def stopped_after(stream: Any, events: int, ends: str) -> int:
     waits = asyncio.create_task(enough.wait())
     await asyncio.wait([reading, waits], return_when=asyncio.FIRST_COMPLETED)
     reading.cancel()
+    # A stream that ends early must not keep the test.
+    waits.cancel()
     await asyncio.wait([reading, waits])
     return words
 
