@@ -291,6 +291,19 @@ async def test_slots_follow_the_time_of_calls(
         assert outcomes.took == outcomes.paces == {}
 
 
+async def test_the_time_of_a_call_is_reported_though_its_outcome_is_not_counted_yet(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with serving(redis_url, monkeypatch) as (server, followed):
+        give(server.configuration, pool(), revision=9)
+        followed.look()
+        sent: list[tuple[object, ...]] = []
+        monkeypatch.setattr(followed._store, "run", lambda script, keys, given, done: sent.append(given))
+        server.admission.outcomes.took["vendor"].append(0.5)
+        followed.look()
+        assert [arguments[8] for arguments in sent if arguments[9]] == [500_000]
+
+
 async def test_times_are_kept_where_limits_follow_them_only(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -162,7 +162,8 @@ class FollowedLimits:
         if not outcomes.health.usable or not self._store.serves(key):
             return
         total, before = self._totals(name, limit), self._seen[name, limit.name]
-        if total.asked == before.asked and now - before.at < QUIET_S:
+        # A call may have ended whose outcome is counted a moment later.
+        if total.asked == before.asked and not took_us and now - before.at < QUIET_S:
             return
         total.at = now
         self._seen[name, limit.name] = total
