@@ -11,6 +11,7 @@ from controlplane.audit.record import record
 from controlplane.errors import InvalidEdit, NotFound, find
 from controlplane.fleet.stated_limits import seen_limits
 from controlplane.policies.document import environment_of
+from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, VendorLimit
 from controlplane.postgres import transaction_lock
 from controlplane.suggestions.evidence import Found, suggested
@@ -52,35 +53,35 @@ def _look(environment: str, now: datetime) -> None:
                     kind=found.kind,
                     first_at=now,
                 )
-                _store(row, found, limit.limit, now)
+                _store(row, found, limit, now)
         gone = [row.pk for (dependency, limit, _), row in rows.items() if (dependency, limit) not in known]
         old = Q(last_at__lt=now - STAYS, declined_number=None) | Q(last_at__lt=now - DECLINED_STAYS)
         Suggestion.objects.filter(Q(pk__in=gone) | old, environment=environment).delete()
 
 
-def _store(row: Suggestion, found: Found, configured: int, now: datetime) -> None:
-    if not row._state.adding and row.configured != configured:
+def _store(row: Suggestion, found: Found, limit: LimitColumns, now: datetime) -> None:
+    if not row._state.adding and not row.is_about(limit):
         # It is about another limit than before.
         row.first_at = now
-    row.number, row.evidence, row.configured, row.last_at = found.number, found.evidence, configured, now
+    row.configured, row.algorithm, row.window_s = limit.limit, limit.algorithm, limit.window_s
+    row.number, row.evidence, row.last_at = found.number, found.evidence, now
     row.save()
 
 
 def present_suggestions(environment: str, dependency: str) -> list[Suggestion]:
     """The suggestions for its limits as they are configured now, also the declined ones."""
     rows = Suggestion.objects.filter(environment=environment, dependency=dependency)
-    configured = dict(
-        VendorLimit.objects.filter(
-            dependency__environment=environment, dependency__name=dependency
-        ).values_list("name", "limit")
-    )
+    limits = VendorLimit.objects.filter(dependency__environment=environment, dependency__name=dependency)
+    configured = {limit.name: limit for limit in limits}
     # After an edit, the evidence is about the limit of before until it is found again. One that came back
     # after a person declined another number is kept for longer than its evidence.
     old = timezone.now() - STAYS
     return [
         row
         for row in rows.order_by("limit", "kind")
-        if configured.get(row.limit) == row.configured and (row.is_declined or row.last_at >= old)
+        if (limit := configured.get(row.limit)) is not None
+        and row.is_about(limit)
+        and (row.is_declined or row.last_at >= old)
     ]
 
 

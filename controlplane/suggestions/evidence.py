@@ -8,6 +8,7 @@ from controlplane.fleet.stated_limits import (
     LATELY_S,
     PodSeen,
     agreed,
+    applied,
     others_share,
     proven,
     refused_calls,
@@ -20,6 +21,8 @@ from fuseboard.contract.words import Algorithm
 #: Smaller parts of calls, in percent, are noise: refused by the vendor, and used by others.
 REFUSED_PERCENT = 1
 OTHERS_PERCENT = 5
+#: A followed number that is nearer to the configured one, in percent, may be a moment.
+SLOTS_PERCENT = 90
 
 #: The limits that refill: the headers of a vendor can be about them.
 _REFILLED = (Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET)
@@ -38,7 +41,7 @@ def suggested(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> 
         return []
     if limit.algorithm == Algorithm.CONCURRENCY:
         # No answer states how many calls may be in progress, but the vendor refuses the others.
-        return [*_refused(pods, now)]
+        return [*_slots(limit, pods, now)] or [*_refused(pods, now)]
     if limit.algorithm not in _REFILLED:
         return []
     return [*_stated(limit, pods, now), *_others(limit, pods, now)]
@@ -65,6 +68,25 @@ def _stated(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> It
             )
             yield Found(kind=SuggestionKind.TOO_LOW, number=stated.number, evidence=words)
     yield from _refused(pods, now)
+
+
+def _slots(limit: LimitColumns, pods: Collection[PodSeen], now: datetime) -> Iterable[Found]:
+    """Pods follow the vendor, and so have found how many calls at once it allows.
+
+    Own machines refuse nothing, and their number follows the time of calls: it is not suggested.
+    """
+    number, (refused, sent) = applied(pods), refused_calls(pods)
+    if not refused or not 0 < number * 100 <= limit.limit * SLOTS_PERCENT:
+        return
+    yield Found(
+        kind=SuggestionKind.SLOTS,
+        number=number,
+        evidence=(
+            f"From {_lately(now)} the vendor refused {refused:,} of {count(sent, 'call', grouped=True)}"
+            f" ({percent(min(1.0, refused / sent))}). Pods follow it, and apply"
+            f" {count(number, 'call', grouped=True)} at once. Configured: {limit.limit:,}."
+        ),
+    )
 
 
 def _refused(pods: Collection[PodSeen], now: datetime) -> Iterable[Found]:

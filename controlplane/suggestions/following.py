@@ -63,7 +63,7 @@ def _note(environment: Environment, now: datetime) -> None:
 
 def _record(row: Following, action: str, number: int | None, configured: int | None) -> None:
     words = {
-        "following.begun": f"Pods apply {number} instead of {configured}: the vendor allows no more.",
+        "following.begun": f"Pods apply {number} instead of {configured}: the dependency allows no more.",
         "following.at_floor": f"Pods apply {number}, the lowest number that is allowed.",
         "following.ended": "No pod applies a lower number any more.",
     }

@@ -1,10 +1,14 @@
 from django.db import models
 
+from controlplane.policies.limits import LimitColumns
+
 
 class SuggestionKind(models.TextChoices):
     #: The vendor states less than is configured, or more while our limit refuses calls.
     LIMIT = "limit", "lower limit"
     TOO_LOW = "too_low", "higher limit"
+    #: Pods follow the vendor with fewer calls at once than are configured.
+    SLOTS = "slots", "fewer calls at once"
     #: Others use the same key.
     OTHERS = "others", "others use the key"
     #: The vendor refuses calls, and states no lower number.
@@ -20,8 +24,10 @@ class Suggestion(models.Model):
     kind = models.CharField(max_length=16, choices=SuggestionKind)
     #: The suggested limit. For ``others`` and ``refused`` the part of calls, in percent.
     number = models.BigIntegerField()
-    #: The configured limit that it is about.
+    #: The configured limit that it is about. Rows of earlier versions do not have the algorithm.
     configured = models.BigIntegerField()
+    algorithm = models.CharField(max_length=32, default="", db_default="")
+    window_s = models.IntegerField(default=0, db_default=0)
     evidence = models.CharField(max_length=500)
     first_at = models.DateTimeField()
     #: When the evidence was last found.
@@ -44,6 +50,11 @@ class Suggestion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.dependency}/{self.limit}: {self.kind} {self.number}"
+
+    def is_about(self, limit: LimitColumns) -> bool:
+        """Whether the limit is as it was when the evidence was found."""
+        about = self.configured, self.algorithm, self.window_s
+        return about == (limit.limit, limit.algorithm, limit.window_s)
 
     @property
     def is_declined(self) -> bool:

@@ -51,6 +51,8 @@ class LearnedLimit:
     others: int
     #: The part of the limit that this is, as far as several pods prove it.
     others_share: float
+    #: Budgets of calendar periods keep their number, and a shadow refuses nothing.
+    can_follow: bool
     #: The present and the lowest time of calls, where the limit follows it.
     took_ms: int | None
     lowest_ms: int | None
@@ -66,11 +68,6 @@ class LearnedLimit:
     @property
     def is_slots(self) -> bool:
         return self.algorithm == Algorithm.CONCURRENCY
-
-    @property
-    def can_follow(self) -> bool:
-        """Budgets of calendar periods keep their number."""
-        return self.algorithm != Algorithm.FIXED_WINDOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +157,8 @@ def _limit(
         left=median_low(left) if left else None,
         others=sum(one.others for one in pods),
         others_share=others_share(pods, limit.limit, limit.window_s, least=least),
-        took_ms=took_ms,
+        can_follow=limit.algorithm != Algorithm.FIXED_WINDOW and not limit.shadow,
+        # 0 while no call has ended lately.
+        took_ms=took_ms or None,
         lowest_ms=lowest_ms,
     )

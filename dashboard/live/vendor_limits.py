@@ -79,6 +79,8 @@ def title_of(suggestion: Suggestion) -> str:
             return f"The vendor allows less than the limit {name}"
         case SuggestionKind.TOO_LOW:
             return f"The vendor allows more than the limit {name}"
+        case SuggestionKind.SLOTS:
+            return f"The vendor allows fewer calls at once than the limit {name}"
         case SuggestionKind.OTHERS:
             return f"Others use {suggestion.number} % of the limit {name}"
         case _:
@@ -88,7 +90,7 @@ def title_of(suggestion: Suggestion) -> str:
 def _offer(learned: Learned, row: Suggestion, limit: LearnedLimit) -> Offer:
     reason = row.evidence[:LONGEST_REASON]
     use_url = ""
-    if row.kind in (SuggestionKind.LIMIT, SuggestionKind.TOO_LOW):
+    if row.kind in (SuggestionKind.LIMIT, SuggestionKind.TOO_LOW, SuggestionKind.SLOTS):
         query = {"key": row.dependency, f"limit.{row.limit}.limit": str(row.number), "reason": reason}
         if limit.burst == limit.configured:
             # A bucket that may be emptied at once stays one.

@@ -1,5 +1,7 @@
 """*Vendor limits* on the page of a dependency."""
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from rows_everywhere import put_suggestions
 from shown import text_of
 
 from controlplane.fleet.models import Server
-from controlplane.policies.models import Dependency, Environment
+from controlplane.policies.models import Dependency, Environment, VendorLimit
+from controlplane.suggestions.edits import look_for_suggestions
 from controlplane.suggestions.models import Suggestion
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,6 +37,41 @@ def test_a_limit_that_follows_the_time_of_calls_shows_it(log_in: Any) -> None:
         pod.seen = [[*pod.seen[0], 3_100, 2_000]]
         pod.save()
     assert "900 calls per min 700 calls take 3,100 ms, at best 2,000 ms 600" in text_of(page(log_in))
+
+
+def test_the_lowest_time_is_shown_while_no_call_ends(log_in: Any) -> None:
+    put_suggestions()
+    for pod in Server.objects.exclude(seen=[]):
+        pod.seen = [[*pod.seen[0], 0, 2_000]]
+        pod.save()
+    text = text_of(page(log_in))
+    assert "900 calls per min 700 at best 2,000 ms 600" in text
+
+
+def test_a_shadow_does_not_follow(log_in: Any) -> None:
+    put_suggestions()
+    Environment.objects.update(tuning={"vendor_floor_percent": 10})
+    for pod in Server.objects.exclude(seen=[]):
+        pod.seen = [[*pod.seen[0][:3], 0, *pod.seen[0][4:]]]
+        pod.save()
+    assert "900 calls per min as configured 600" in text_of(page(log_in))
+    VendorLimit.objects.update(shadow=True)
+    assert "900 calls per min off 600" in text_of(page(log_in))
+
+
+def test_slots_that_follow_the_vendor_can_be_adopted(log_in: Any) -> None:
+    put_suggestions()
+    VendorLimit.objects.update(algorithm="concurrency")
+    # What is known of a rate says nothing of calls at once.
+    assert "The vendor allows less" not in text_of(page(log_in))
+    for pod in Server.objects.exclude(seen=[]):
+        pod.seen[0][8] = 12
+        pod.save()
+    look_for_suggestions()
+    html = page(log_in)
+    assert "The vendor allows fewer calls at once than the limit \u201ccontract\u201d." in text_of(html)
+    (form,) = re.findall(r'href="(/edit/dependency[?][^"]*limit.contract.limit=700[^"]*)"', html)
+    assert "700" in log_in("ada").get(unescape(form)).content.decode()
 
 
 def test_a_suggestion_has_its_evidence_and_buttons(log_in: Any) -> None:

@@ -10,7 +10,7 @@ from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Reason, Slug
 from controlplane.suggestions.models import Suggestion
 
-SuggestionWord = Literal["limit", "too_low", "others", "refused"]
+SuggestionWord = Literal["limit", "too_low", "slots", "others", "refused"]
 
 
 class DeclinedOut(Schema):
@@ -23,8 +23,8 @@ class DeclinedOut(Schema):
 
 
 class SuggestionOut(FromObject):
-    """`limit` and `too_low` suggest a number for the limit. The number of `others` and `refused` is a part of
-    the calls, in percent.
+    """`limit`, `too_low` and `slots` suggest a number for the limit. That of `others` and `refused` is a
+    part of the calls, in percent.
     """
 
     limit: str

@@ -137,6 +137,23 @@ def test_slots_get_one_suggestion_when_the_vendor_refuses_calls() -> None:
     assert words.endswith("refused 40 of 1,000 calls (4 %) of 2 pods, and stated no lower limit.")
 
 
+def test_slots_that_follow_the_vendor_are_suggested_as_they_are() -> None:
+    limit = VendorLimit(name="at-once", measure="calls", algorithm="concurrency", limit=20, window_s=60)
+    seen = found(pods(2, followed=14, sent=500, refused=20), limit)
+    words = (
+        "From 13:00 to 13:10 UTC the vendor refused 40 of 1,000 calls (4 %). Pods follow it, and apply 14"
+        " calls at once. Configured: 20."
+    )
+    assert seen == {"slots": (14, words)}
+    # Nearly as configured; own machines, which refuse nothing; one of several pods.
+    assert list(found(pods(2, followed=19, sent=500, refused=20), limit)) == ["refused"]
+    assert found(pods(2, followed=14, sent=500, refused=9), limit) == {}
+    one = [*pods(1, followed=2, sent=500, refused=20), *(replace(pods(2)[1], sent=500, refused=20),)]
+    assert list(found(one, limit)) == ["refused"]
+    # A rate has the vendor's own number.
+    assert list(found(pods(2, followed=600, sent=500, refused=20))) == ["refused"]
+
+
 def test_a_shadow_gets_no_suggestion() -> None:
     limit = VendorLimit(
         name="rate", measure="calls", algorithm="sliding_window", limit=900, window_s=60, shadow=True
