@@ -14,7 +14,7 @@ from controlplane.alerts.models import Evaluation
 from controlplane.embedded import ServerFailed, look_up
 from controlplane.env import LOOKED_UP
 from controlplane.fleet.models import Figures
-from controlplane.installation import COMMAND
+from controlplane.installation import COMMAND, IS_CHECKOUT
 from controlplane.status.facts import Facts
 
 #: A worker evaluates alerts each 5 s.
@@ -52,6 +52,7 @@ class FirstSteps:
     redis: RedisForPods
     #: The words before the name of a command.
     command: str = COMMAND
+    is_checkout: bool = IS_CHECKOUT
 
     @property
     def processes(self) -> bool:

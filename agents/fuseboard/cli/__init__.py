@@ -14,6 +14,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,6 +24,7 @@ from fuseboard.cli import ctl
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.cli.explain.command import explain
+from fuseboard.contract.build import commit_of
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.heartbeat import agent_version
@@ -29,6 +32,16 @@ from fuseboard.settings import AgentSettings
 from fuseboard.subject import Subject, costs_of
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL", Level.SKIP: "skip"}
+
+
+class _Version(argparse.Action):
+    """Only who asks pays for it: in a checkout, git is asked for the commit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        package = Path(__file__).resolve().parents[1]
+        commit = commit_of(package, checkout=package.parents[1])
+        _say(f"fuseboard {agent_version()}{f' (commit {commit})' if commit else ''}")
+        parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fuseboard", description="Limits and breakers, as a pod sees them.")
-    parser.add_argument("--version", action="version", version=f"fuseboard {agent_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the release and its commit")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check this pod's settings, Redis and gateway")
     doctor.add_argument("--json", action="store_true", help="print JSON")
