@@ -71,7 +71,7 @@ docs: environment docs-environment ## the documentation as a site, in build/docs
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)
 
-release: release-environment ## both distributions of the commit, built twice with equal hashes, in dist/
+release: release-environment ## both distributions of the commit in dist/, built twice with equal hashes, and tried in empty environments
 	@exec $(RELEASE_PY) -m tools.release
 
 # Outside of this tree: Helm takes up to 20 minutes, once.

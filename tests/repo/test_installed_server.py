@@ -74,7 +74,8 @@ def test_it_says_its_version_and_its_commit(installed):
 
 
 def test_the_agent_says_its_version_and_its_commit(installed):
-    shown = installed.python("import sys; sys.argv[1:] = ['--version']; from fuseboard.cli import main; main()")
+    asking = "import sys; sys.argv[1:] = ['--version']; from fuseboard.cli import main; main()"
+    shown = installed.python(asking)
     assert shown == f"fuseboard {VERSION} (commit 0123456789ab)\n"
 
 

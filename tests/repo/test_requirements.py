@@ -12,7 +12,7 @@ FILES = sorted((ROOT / "requirements").glob("*.txt"))
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
 
 #: What these install, no test imports.
-ALONE = ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt")
+ALONE = ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt", "docs.txt")
 
 
 def entries_of(file: Path) -> dict[str, list[str]]:
@@ -61,7 +61,7 @@ def test_every_file_has_the_versions_that_are_tested(file):
             continue  # arq excludes the versions of the control plane
         # Peers in benchmarks have no tests, and arq, LangChain and a release have their own environments.
         if (
-            file.name not in ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt")
+            file.name not in ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt", "docs.txt")
             or requirement.name in tested
         ):
             assert requirement.specifier == tested[requirement.name], requirement

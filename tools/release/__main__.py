@@ -1,17 +1,25 @@
-"""``make release``: the files of the checked out commit, in ``dist/``.
+"""``make release``: the files of the checked out commit, in ``dist/``, and what a stranger does with them.
 
-Only what is committed is built. The files are made anew each time.
+Only what is committed is built. ``dist/`` is replaced when everything has passed.
 """
 
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from tools.release.build import build_twice, git, sha256
-from tools.release.sources import ROOT
+from tools.release.build import NotReproducible, build_twice, git, sha256
+from tools.release.licences import installed_in, problems
+from tools.release.pythons import find_pythons
+from tools.release.sbom import write_sbom
+from tools.release.sources import DISTRIBUTIONS, ROOT
+from tools.release.walk import Lost, Stranger, walk
 
 DIST = ROOT / "dist"
+NOTICE = ROOT / "controlplane/NOTICE"
+#: The machine of the walk on which a distribution is installed.
+MACHINES = {"fuseboard": "pod", "fuseboard-controlplane": "server"}
 
 
 def say(text: str) -> None:
@@ -27,17 +35,62 @@ def main() -> None:
         folder = Path(made)
         # The user of the embedded Postgres must reach what is installed here.
         folder.chmod(0o755)
-        say(f"Building commit {commit[:12]} twice")
-        built = build_twice(commit, folder)
+        try:
+            dist = _make(commit, folder)
+        except (Lost, NotReproducible) as problem:
+            sys.exit(str(problem))
         shutil.rmtree(DIST, ignore_errors=True)
-        DIST.mkdir()
-        for path in built:
-            shutil.copy(path, DIST)
-    files = sorted(DIST.iterdir())
-    (DIST / "SHA256SUMS").write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
+        shutil.copytree(dist, DIST)
+    say(f"The release of commit {commit[:12]} is in dist/")
+
+
+def _make(commit: str, folder: Path) -> Path:
+    """A folder with the files of the release."""
+    dist = folder / "dist"
+    dist.mkdir()
+    say(f"Building commit {commit[:12]} twice")
+    for path in build_twice(commit, folder / "builds"):
+        shutil.copy(path, dist)
+    say("  both builds have the same hashes")
+    strangers = _walks(folder, dist)
+    for name in DISTRIBUTIONS:
+        _describe(name, strangers[0], dist, epoch=git("show", "--no-patch", "--format=%ct", commit))
+    files = sorted(dist.iterdir())
+    (dist / "SHA256SUMS").write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     for path in files:
-        say(f"  {sha256(path)[:16]}  {path.stat().st_size:>9} bytes  {path.name}")
-    say("Both builds have these hashes. All of it is in dist/.")
+        say(f"  {sha256(path)[:16]}  {path.stat().st_size:>9,} bytes  {path.name}")
+    return dist
+
+
+def _walks(folder: Path, dist: Path) -> list[Stranger]:
+    """A stranger for each Python of this machine."""
+    strangers = []
+    pythons = find_pythons()
+    for version, python in pythons.items():
+        if python is None:
+            continue
+        say(f"A stranger with Python {version} follows docs/deployment.md")
+        began = time.monotonic()
+        strangers.append(walk(folder / f"python{version}", python, dist, lambda text: say(f"  {text}")))
+        say(f"  {time.monotonic() - began:.0f} s")
+    for version, python in pythons.items():
+        if python is None:
+            say(f"Not tried: Python {version}, which this machine does not have")
+    if not strangers:
+        raise Lost("this machine has no Python from 3.11 to 3.14")
+    return strangers
+
+
+def _describe(name: str, stranger: Stranger, dist: Path, *, epoch: str) -> None:
+    """The bill of materials and the licences of what was installed."""
+    environment = stranger.folder / MACHINES[name] / "venv"
+    found = list(problems(installed_in(environment), NOTICE.read_text()))
+    if found:
+        raise Lost("\n".join(found))
+    (wheel,) = dist.glob(f"{name.replace('-', '_')}-*.whl")
+    file = dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
+    parts = write_sbom(name, environment / "bin/python", file, epoch=epoch)
+    say(f"  {name}: {parts} parts in its bill of materials, each licence allowed or named in NOTICE")
 
 
 if __name__ == "__main__":
