@@ -11,7 +11,7 @@ build() { # COMMAND VERSION MODULE
     echo "Building $1 $2 ..."
     built=$(mktemp -d)
     trap 'rm -rf "$built"' EXIT
-    GOBIN=$built go install -trimpath -ldflags="-s -w" "$3@v$2"
+    GOBIN=$built go install -ldflags="-s -w" "$3@v$2"
     mkdir -p "$folder"
     mv "$built/$1" "$folder/$1-$2"
 }

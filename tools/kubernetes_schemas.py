@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "deploy" / "schemas"
 #: The oldest version that the chart supports, and two newer ones.
 VERSIONS = ("1.34.4", "1.36.3", "1.37.2")
@@ -23,6 +25,21 @@ KINDS = {
     "policy/v1": ("PodDisruptionBudget",),
     "v1": ("Namespace", "Secret", "Service", "ServiceAccount"),
 }
+#: Kinds of others, which the examples use: the module that defines each, and where in it.
+CUSTOM = {
+    "external-secrets.io/v1 ExternalSecret": (
+        "github.com/external-secrets/external-secrets@v1.3.2",
+        "config/crds/bases/external-secrets.io_externalsecrets.yaml",
+    ),
+    "keda.sh/v1alpha1 ScaledObject": (
+        "github.com/kedacore/keda/v2@v2.21.0",
+        "config/crd/bases/keda.sh_scaledobjects.yaml",
+    ),
+    "monitoring.coreos.com/v1 PodMonitor": (
+        "github.com/prometheus-operator/prometheus-operator@v0.85.0",
+        "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+    ),
+}
 #: Kubernetes takes numbers here too, but its document has texts only.
 WIDER = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["string", "integer"]},
@@ -32,13 +49,7 @@ WIDER = {
 
 def of_version(version: str) -> dict[str, Any]:
     """``kinds``, by apiVersion and kind, and ``definitions`` with all that they refer to."""
-    done = subprocess.run(  # noqa: S603 - versions are those above
-        ["go", "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"],  # noqa: S607
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    document = Path(json.loads(done.stdout)["Dir"]) / "api" / "openapi-spec" / "swagger.json"
+    document = _module(f"k8s.io/kubernetes@v{version}") / "api" / "openapi-spec" / "swagger.json"
     definitions = json.loads(document.read_text())["definitions"]
     kinds = {}
     for name, definition in definitions.items():
@@ -54,6 +65,28 @@ def of_version(version: str) -> dict[str, Any]:
             wanted[name] = WIDER.get(name) or _strict(definitions[name])
             waiting += _names(wanted[name])
     return {"kinds": kinds, "definitions": wanted}
+
+
+def of_custom(kind: str) -> dict[str, Any]:
+    """The schema of a kind that others define."""
+    module, path = CUSTOM[kind]
+    definition = yaml.safe_load((_module(module) / path).read_text())
+    (found,) = (
+        version
+        for version in definition["spec"]["versions"]
+        if f"{definition['spec']['group']}/{version['name']} {definition['spec']['names']['kind']}" == kind
+    )
+    return _strict(found["schema"]["openAPIV3Schema"])
+
+
+def _module(name: str) -> Path:
+    done = subprocess.run(  # noqa: S603 - names and versions are those above
+        ["go", "mod", "download", "-json", name],  # noqa: S607
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _strict(node: Any) -> Any:
@@ -96,6 +129,8 @@ def main() -> int:
         path = FOLDER / f"kubernetes-{version}.json"
         path.write_text(text)
         sys.stdout.write(f"{path.name}: {len(schemas['kinds'])} kinds, {len(text) / 1024:.0f} KiB\n")
+    lines = [f"{json.dumps(kind)}:{_compact(of_custom(kind))}" for kind in sorted(CUSTOM)]
+    (FOLDER / "custom.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return 0
 
 

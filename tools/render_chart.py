@@ -45,7 +45,8 @@ def rendered(helm: Path, values: Path, *templates: str) -> str:
     )
     if done.returncode != 0:
         raise SystemExit(done.stderr)
-    return done.stdout
+    # Helm leaves more or fewer lines empty at the end of a manifest.
+    return re.sub(r"\n+(?=---\n|\Z)", "\n", done.stdout)
 
 
 def digest(values: Path) -> str:

@@ -92,10 +92,19 @@ def schemas() -> dict[str, dict[str, Any]]:
     return found
 
 
+@cache
+def custom() -> dict[str, Any]:
+    """Schemas of kinds that others define, which only examples have."""
+    return json.loads((SCHEMAS / "custom.json").read_text())
+
+
 def problems(manifest: dict[str, Any], version: str) -> list[str]:
     """Where it does not follow its schema; an unknown field is one too."""
-    known = schemas()[version]
-    name = known["kinds"][f"{manifest['apiVersion']} {manifest['kind']}"]
-    schema = {"$ref": f"#/definitions/{name}", "definitions": known["definitions"]}
+    kind = f"{manifest['apiVersion']} {manifest['kind']}"
+    if kind in custom():
+        schema = custom()[kind]
+    else:
+        known = schemas()[version]
+        schema = {"$ref": f"#/definitions/{known['kinds'][kind]}", "definitions": known["definitions"]}
     validator = jsonschema.Draft4Validator(schema)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]

@@ -218,19 +218,20 @@ class Machine:
         for name, process in self.running.items():
             assert process.poll() is None, f"{name}: {last_lines(self.log_of(name))}"
 
-    def stop(self) -> None:
-        """Ask all to end, and check that they do."""
-        for process in self.running.values():
-            os.kill(_inner(process.pid), signal.SIGTERM)
+    def stop(self, *names: str) -> None:
+        """Ask these to end, or all, and check that they do."""
+        asked = {name: self.running.pop(name) for name in names or tuple(self.running)}
+        for process in asked.values():
+            if process.poll() is None:
+                os.kill(_inner(process.pid), signal.SIGTERM)
         late = []
-        for name, process in self.running.items():
+        for name, process in asked.items():
             try:
                 process.wait(40)
             except subprocess.TimeoutExpired:
                 late.append(name)
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        self.running.clear()
         assert not late
 
     def written_elsewhere(self) -> list[Path]:
@@ -259,8 +260,8 @@ def _inner(pid: int) -> int:
     """The process that ``unshare`` has started, and otherwise the process itself."""
     if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"unshare\0"):
         return pid
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else pid
 
 
 def _is_of_another_run(path: Path, folder: Path) -> bool:
