@@ -36,7 +36,8 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "breaker": "/breakers/payments-api",
     "breaker_history": "/breakers/payments-api/history",
     "dependency": "/breakers/payments-api/settings",
-    "decline_suggestion": ("breaker", ".offer a[href*='/suggestions/']"),
+    "pool": "/breakers/openai-mini",
+    "decline_suggestion": ("pool", ".offer a[href*='/suggestions/']"),
     "pod_protection": "/protection",
     "servers": "/servers",
     "server": ("/servers", "#rows a[href^='/servers/']"),
@@ -151,7 +152,7 @@ def main() -> int:
                 _fill(browser, given)
             missed = photograph(browser, given)
         else:
-            with _demo() as (given.url, given.password):
+            with _demo() as (given.url, given.password, given.folder):
                 _fill(browser, given)
                 missed = photograph(browser, given)
         browser.close()
@@ -181,13 +182,13 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.readme:
         given.out = ROOT / "docs" / "pictures"
-    given.password = os.environ.get("PASSWORD", "")
+    given.password, given.folder = os.environ.get("PASSWORD", ""), os.environ.get("FUSEBOARD_DATA_DIR", "")
     return given
 
 
 @contextmanager
-def _demo() -> Iterator[tuple[str, str]]:
-    """Run a demo with data of its own, and yield its address and the password of its admin."""
+def _demo() -> Iterator[tuple[str, str, str]]:
+    """Run a demo with data of its own, and yield its address, the password of its admin, and its folder."""
     # Its lists are empty at first, also when an earlier run ended in the middle.
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
@@ -207,14 +208,22 @@ def _demo() -> Iterator[tuple[str, str]]:
                 password = "".join(re.findall(r"^\s+admin\s+(\S+)$", line))
             # A full pipe would stop the demo.
             threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
-            yield url, password
+            yield url, password, folder
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=_PATIENCE_S)
 
 
 def _fill(browser: Browser, given: argparse.Namespace) -> None:
-    """Give every list an entry: an override, a template, a planned change, an import, a request."""
+    """Give every list an entry: suggestions, an override, a template, a planned change, an import."""
+    # The demo itself has no suggestions: they need two pods, and its models have one.
+    put = "from tools.demo.suggestions import put_suggestions; put_suggestions()"
+    subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "manage.py", "shell", "-c", put],
+        cwd=ROOT,
+        env=os.environ | ({"FUSEBOARD_DATA_DIR": given.folder} if given.folder else {}),
+        check=True,
+    )
     page = _log_in(_context(browser, given.url), given)
     page.goto("/breakers/search")
     page.check("[name=act][value=forced_open]", force=True)
