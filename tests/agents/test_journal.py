@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from time import time
 
 import msgspec
 import pytest
@@ -13,8 +14,9 @@ import redis
 from controlplane.embedded.valkey import Valkey
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract import keys
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Policy, Tuning
-from fuseboard.contract.words import FailurePolicy, Mode
+from fuseboard.contract.words import FailurePolicy, Mode, Period
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.without_redis.journal import Journal
@@ -158,6 +160,44 @@ class Written:
             self.counts.segment.totals[key] = self.counts.segment.totals.get(key, 0) + amount
         self.journal._write(self.counts.segment.name, changed, dict(self.counts.segment.totals))
         return self.journal._path(self.counts.segment.name)
+
+
+async def test_what_a_pod_that_ended_spent_of_a_budget_is_charged_by_the_next_on_its_disk(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+):
+    """Once, and only of the period that is now. Other limits have only totals: their calls are long over."""
+    key = keys.account_budget("production", "openai", "daily")
+    began_us, ends_us = period_around(int(time() * 1_000_000), Period.DAY, "UTC")
+    today, day_s = began_us // 1_000_000, (ends_us - began_us) // 1_000_000
+    limits.set(key, f"{began_us} 5")
+    left = Written(tmp_path)
+    left.write(
+        {
+            f"{key}@{today}+{day_s}": 30,
+            f"{key}@{today - day_s}+{day_s}": 1_000,
+            f"{key}@0+0": 1_000,
+            f"{QUOTA}@{today}+{day_s}": 40,
+        }
+    )
+    left.journal.finish()
+    async with running(redis_url) as server:
+        journal_of(server, tmp_path)
+        for _ in range(2):
+            await server.admission.redis_fallback.drain.begin(orphans=True)
+        assert server.admission.redis_fallback.drain.adopted == 1
+        assert limits.get(key) == f"{began_us} 35".encode()
+        assert limits.hget(keys.offline_totals(key), "budget:daily") == b"2030"
+        assert (limits.get(QUOTA), total(limits)) == (None, 40)
+
+
+def test_what_calls_cost_less_is_on_disk_when_a_pod_ends(tmp_path: Path):
+    left, ref = Written(tmp_path), LimitRef(REQUESTS, QUOTA)
+    demand = Demand((ref,), (60,))
+    left.counts.note(demand, 1.0)
+    left.journal.flush_soon()
+    left.counts.correct(ref, -50, 1.0)
+    left.journal.finish()
+    assert adopted_from(tmp_path) == {f"{QUOTA}@0+0": 10}
 
 
 def adopted_from(directory: Path) -> dict[str, int]:

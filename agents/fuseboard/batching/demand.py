@@ -59,10 +59,11 @@ class LimitRef:
 class RuleBook:
     """The rules of one question, numbered from 1. A rule that applies to many keys is listed once."""
 
-    __slots__ = ("_known", "_now_us", "_part", "numbers")
+    __slots__ = ("_count", "_known", "_now_us", "_part", "numbers")
 
     def __init__(self, part: float, now_us: int) -> None:
         self._known: dict[int, int] = {}
+        self._count = 0
         self._part = part
         self._now_us = now_us
         self.numbers: list[int] = []
@@ -71,9 +72,14 @@ class RuleBook:
         # Found by identity: a tier's limit is one object for all its tenants, and hashing it costs more.
         number = self._known.get(id(limit))
         if number is None:
-            number = self._known[id(limit)] = len(self._known) + 1
-            self.numbers += rule_of(limit, self._part, self._now_us)
+            number = self._known[id(limit)] = self.add(rule_of(limit, self._part, self._now_us))
         return number
+
+    def add(self, rule: tuple[int, ...]) -> int:
+        """The number of a rule whose limit is not known here."""
+        self._count += 1
+        self.numbers += rule
+        return self._count
 
 
 class Demand:
@@ -238,6 +244,11 @@ def rule_of(limit: Limit, part: float, now_us: int, spent: int = 0) -> tuple[int
     lenient = int(limit.failure_policy is FailurePolicy.FAIL_OPEN)
     numbers = (_NUMBERS[limit.algorithm], calls, window_us, size, int(limit.shadow), lenient)
     return (*numbers, max(1, shared), whole_size or size)
+
+
+def rule_of_period(began_us: int, ends_us: int) -> tuple[int, ...]:
+    """The rule of a calendar limit of which only the period is known: enough for a charge."""
+    return (_NUMBERS[Algorithm.FIXED_WINDOW], 1, began_us, ends_us, 0, 0, 1, ends_us)
 
 
 def period_end(limit: Limit, now_us: int) -> int:

@@ -228,6 +228,11 @@ def values_digest(values: tuple[str, ...]) -> str:
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))
 
 
+def is_budget(limit_key: str) -> bool:
+    """Whether it is the counter of a budget, whosever. No name of a limit has a colon."""
+    return ":budget:" in limit_key[limit_key.index("}") :]
+
+
 # Decisions that pods made without Redis and reported later, in the domain of its limits.
 
 

@@ -10,9 +10,10 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fuseboard.batching.demand import LimitRef, RuleBook
+from fuseboard.batching.demand import LimitRef, RuleBook, rule_of_period
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.contract import keys
+from fuseboard.contract.offline_fields import read_part
 from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import NotServedError, Reply, Store
@@ -142,10 +143,14 @@ class Drain:
         numbers: list[int] = []
         for ref, amount in asked.refs:
             numbers += (rules.number(ref.limit), amount)
+        left = budgets_of(segment, names, store_us)
+        for rule, amount in left.values():
+            numbers += (rules.add(rule), amount)
         script_keys = (
             told,
             keys.offline_totals(names[0]).encode(),
             *(ref.key for ref, _ in asked.refs),
+            *left,
         )
         blob = msgpack_encode([rules.numbers, totals, *numbers])
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -157,6 +162,8 @@ class Drain:
                 for ref, amount in asked.refs:
                     since = segment.corrected.get(ref.key, 0) - asked.corrected.get(ref.key, 0)
                     self._local.charged(ref, amount, since, Reported(segment.until, at_us))
+            for key in left:
+                self._local.adopted(key)
             if not answer.done():
                 answer.set_result(reply)
 
@@ -179,6 +186,25 @@ class Drain:
             logger.warning("journal.not_told: %s; it is retried", reply)
             return True
         return False
+
+
+def budgets_of(
+    segment: Segment, names: Iterable[str], store_us: int
+) -> dict[bytes, tuple[tuple[int, ...], int]]:
+    """By counter: the rule and the amount of each budget that the pod which left this segment spent alone.
+
+    This pod may not know the budget, but its span of time is its period, and a charge needs no more.
+    """
+    charges: dict[bytes, tuple[tuple[int, ...], int]] = {}
+    for name in names if segment.adopted else ():
+        part = read_part(name)
+        if part is None or not keys.is_budget(part.limit):
+            continue
+        began_us, ends_us = part.start_s * 1_000_000, (part.start_s + part.length_s) * 1_000_000
+        if began_us <= store_us < ends_us:
+            key, rule = part.limit.encode(), rule_of_period(began_us, ends_us)
+            charges[key] = rule, segment.totals[name.encode()] + charges.get(key, (rule, 0))[1]
+    return charges
 
 
 def fields_of(segment: Segment, names: Iterable[str]) -> tuple[list[str | int], dict[str, int]]:

@@ -67,24 +67,30 @@ class Journal:
 
     def finish(self) -> None:
         """Write what is left and let others adopt it. A disk that hangs delays this for a moment only."""
-        self.flush_soon()
-        if self._writer is not None:
-            self._writer.join(FINISH_S)
+        if self._counts.lowered:
+            # An earlier line must not come after the new file: that has its counts.
+            self._join()
+        self.flush_soon(whole=self._counts.lowered)
+        self._join()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
-    def flush_soon(self) -> None:
-        """Write what is not written yet, in the background."""
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join(FINISH_S)
+
+    def flush_soon(self, *, whole: bool = False) -> None:
+        """Write what is not written yet, in the background; or the whole file again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         changed, self._counts.changed = self._counts.changed, {}
-        if changed:
+        if changed or whole:
             segment = self._counts.segment
             self._writer = threading.Thread(
                 target=self._write,
-                args=(segment.name, changed, dict(segment.totals)),
+                args=(segment.name, changed, dict(segment.totals), whole),
                 name="fuseboard-journal",
                 daemon=True,
             )
@@ -111,7 +117,9 @@ class Journal:
 
     # In threads
 
-    def _write(self, name: str, changed: dict[bytes, int], totals: dict[bytes, int]) -> None:
+    def _write(
+        self, name: str, changed: dict[bytes, int], totals: dict[bytes, int], whole: bool = False
+    ) -> None:
         with self._writing:
             if name in self._forgotten:
                 return
@@ -120,7 +128,7 @@ class Journal:
                 path = self._path(name)
                 line = _line(changed)
                 size = path.stat().st_size if path.exists() else 0
-                if size + len(line) > self.most_bytes:
+                if whole or size + len(line) > self.most_bytes:
                     self._rewrite(path, name, totals)
                     return
                 if not size:
@@ -238,7 +246,7 @@ def _without_sums(line: dict[str, int]) -> dict[str, int]:
 def _counts_in(path: Path) -> Segment:
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
-    segment = Segment(path.name.rpartition(".journal")[0].rpartition(".")[2])
+    segment = Segment(path.name.rpartition(".journal")[0].rpartition(".")[2], adopted=True)
     for line in content.split(b"\n"):
         checksum, _, body = line.partition(b" ")
         if not body or checksum != b"%08x" % crc32(body):

@@ -212,6 +212,10 @@ class LocalLimits:
                 known[1].charged(amount + since)
         self.settle(domain_of(ref.key), ref, reported.store_us, since)
 
+    def adopted(self, key: bytes) -> None:
+        """Redis counts from now on what a pod that has ended spent alone of a budget."""
+        self._spending.on_sent(key)
+
     def still_spent(self, ref: LimitRef) -> int:
         """Units that this pod spent alone of a limit that Redis counts too, and that still count."""
         known = self._counters.get(ref.key)

@@ -51,6 +51,8 @@ class Segment(Struct):
     corrected: dict[bytes, int] = field(default_factory=dict)
     #: By domain: what was sent, also if no answer came.
     asked: dict[bytes, Asked] = field(default_factory=dict)
+    #: A pod that has ended left it on disk.
+    adopted: bool = False
 
 
 class _Place:
@@ -79,6 +81,8 @@ class OfflineCounts:
         #: To be reported, oldest first.
         self.closed: list[Segment] = []
         self.changed: dict[bytes, int] = {}
+        #: A call of this segment cost less than what the journal may have written.
+        self.lowered = False
         #: The most limits counted, by the fleet's tuning.
         self.most_keys = MAX_KEYS
         #: Calls of limits that were not counted for lack of room.
@@ -108,7 +112,8 @@ class OfflineCounts:
     def correct(self, ref: LimitRef, amount: int, at: float) -> None:
         """A call that was noted at a moment of the monotonic clock cost ``amount`` more, or less.
 
-        What was reported since stays as it is. What is on disk is corrected when it is written anew.
+        What was reported since stays as it is. What is on disk is corrected when it is written anew, and when
+        this pod ends.
         """
         for segment in self.closed:
             if at < segment.until and ref.key in segment.spent:
@@ -120,7 +125,8 @@ class OfflineCounts:
         name, totals = place.name, self.segment.totals
         amount = max(amount, -totals.get(name, 0))
         totals[name] = totals.get(name, 0) + amount
-        self.changed[name] = max(0, self.changed.get(name, 0) + amount)
+        changed = self.changed.get(name, 0) + amount
+        self.changed[name], self.lowered = max(0, changed), self.lowered or changed < 0
 
     def close(self) -> Segment | None:
         """Start a new segment. Returns the one that ended, unless it is empty."""
@@ -128,7 +134,7 @@ class OfflineCounts:
         if not ended.totals:
             return None
         ended.until = monotonic()
-        self.segment, self._places = Segment(next(self._names)), {}
+        self.segment, self._places, self.lowered = Segment(next(self._names)), {}, False
         self.closed.append(ended)
         return ended
 
