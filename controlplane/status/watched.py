@@ -202,7 +202,7 @@ class OddPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """What was encrypted with a key that ``FUSEBOARD_SECRET_KEY`` and its fallbacks do not contain."""
+    """Secrets that were encrypted with a key that neither ``FUSEBOARD_SECRET_KEY`` nor its fallbacks have."""
 
     #: Their URLs are read as empty texts.
     receivers: int = 0

@@ -32,7 +32,7 @@ class Command(BaseCommand):
 
 
 def _second_factors() -> Iterator[bool]:
-    """For each one, whether its secrets could be renewed."""
+    """Yield whether the secrets of each one could be renewed."""
     for row in Authenticator.objects.select_for_update().order_by("pk"):
         if not (stored := secrets_of(row.data)):
             continue
@@ -44,7 +44,7 @@ def _second_factors() -> Iterator[bool]:
 
 
 def _receivers() -> Iterator[bool]:
-    """For each one, whether its URL could be renewed."""
+    """Yield whether the URL of each one could be renewed."""
     with connection.cursor() as cursor:
         # The model would show the decrypted form.
         cursor.execute("SELECT id, url FROM alerts_receiver ORDER BY id FOR UPDATE")
