@@ -19,7 +19,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
-        release release-environment docs docs-environment chart chart-tools chart-schemas \
+        release release-environment changelog docs docs-environment chart chart-tools chart-schemas \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose lint-docs
 
@@ -83,6 +83,9 @@ chart: environment chart-tools ## render the chart again: deploy/plain, its READ
 
 chart-schemas: environment ## the schemas of three versions of Kubernetes, from its Go module
 	@$(PY) tools/kubernetes_schemas.py
+
+changelog: release-environment ## move the entries of tools/changes into CHANGELOG.md; VERSION=0.3.0
+	@$(if $(VERSION),,$(error name the release: make changelog VERSION=0.3.0))$(RELEASE_PY) -m towncrier build --yes --version $(VERSION)
 
 lint: lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-docs lint-prose ## ruff, mypy, import-linter, luacheck, templates, tree, Django checks; suggestions on the English
 

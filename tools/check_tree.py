@@ -19,6 +19,9 @@ MAX_TEST_LINES = 500
 #: A line of a template is markup with tags in it; a line of our script or style is read as code.
 MAX_TEMPLATE_COLUMNS = 160
 MAX_STATIC_COLUMNS = 120
+MAX_CHANGE_COLUMNS = 160
+#: The parts of a release in the changelog, as [tool.towncrier] of pyproject.toml has them.
+CHANGE_KINDS = ("before", "added", "changed", "deprecated", "removed", "fixed", "security")
 
 # Character classes keep these patterns from matching this file.
 _MACHINE_PATHS = re.compile(r"(?<![\w.~}-])/(?:hom[e]/\w|User[s]/\w|roo[t]/|wor[k]/|tm[p]/\w|mn[t]/\w)")
@@ -87,12 +90,30 @@ def markdown_links(path: str, text: str) -> Iterator[str]:
     if not path.endswith(".md"):
         return
     prose = _CODE.sub("", text)
+    is_change = path.startswith("tools/changes/") and not path.endswith("README.md")
+    where = ROOT if is_change else (ROOT / path).parent  # an entry is read at the top level
     for target in [*_MARKDOWN_LINK.findall(prose), *_HTML_LINK.findall(prose)]:
         file = target.partition("#")[0]
         if not file or re.match(r"[a-z]+:", file) or file.startswith("/"):
             continue  # a heading of this page, another site, or a page of the running application
-        if not (ROOT / path).parent.joinpath(file).exists():
+        if not where.joinpath(file).exists():
             yield f"{path}: link to {target}, which does not exist"
+
+
+def change(path: str, text: str) -> Iterator[str]:
+    """An entry of the next changelog, see tools/changes/README.md."""
+    folder, _, name = path.rpartition("/")
+    if folder != "tools/changes" or name == "README.md":
+        return
+    if not re.fullmatch(rf"[a-z0-9]+(?:-[a-z0-9]+)*\.(?:{'|'.join(CHANGE_KINDS)})\.md", name):
+        yield f"{path}: is not named NAME.KIND.md, with a kind of {', '.join(CHANGE_KINDS)}"
+    if not text.endswith(".\n"):
+        yield f"{path}: does not end with a full stop and the end of a line"
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(r"#|[-*] |$", line):
+            yield f"{path}:{number}: is a heading, a list or empty: write one paragraph"
+        if len(line) > MAX_CHANGE_COLUMNS:
+            yield f"{path}:{number}: {len(line)} characters, more than {MAX_CHANGE_COLUMNS}"
 
 
 CHECKS: tuple[Callable[[str, str], Iterator[str]], ...] = (
@@ -102,6 +123,7 @@ CHECKS: tuple[Callable[[str, str], Iterator[str]], ...] = (
     line_width,
     lua_header,
     markdown_links,
+    change,
 )
 
 

@@ -38,6 +38,13 @@ HOME, WORK, PACKAGES = "/ho" + "me/ann", "/wo" + "rk/main", "py" + "pi.org"
         (tree.lua_header, "a.lua", "#!lua\n-- KEYS and ARGV\nreturn 1 -- Returns\n"),
         (tree.markdown_links, "README.md", "see [this](docs/no-such-page.md)"),
         (tree.markdown_links, "README.md", '<img src="docs/no-such-picture.svg">'),
+        (tree.markdown_links, "tools/changes/a.added.md", "See [this](../../README.md).\n"),
+        (tree.change, "tools/changes/limits.new.md", "Limits have names.\n"),
+        (tree.change, "tools/changes/Limits.added.md", "Limits have names.\n"),
+        (tree.change, "tools/changes/limits.added.md", "- Limits have names.\n"),
+        (tree.change, "tools/changes/limits.added.md", "# Limits\n\nThey have names.\n"),
+        (tree.change, "tools/changes/limits.added.md", "Limits have names"),
+        (tree.change, "tools/changes/limits.added.md", f"{'a' * 161}.\n"),
     ],
 )
 def test_a_check_reports_bad_files(check, path, text):
@@ -51,6 +58,13 @@ def test_a_check_reports_bad_files(check, path, text):
         (tree.registry_hosts, "a.md", "the registry.reset() of our metrics"),
         (tree.python_length, "app/migrations/0001.py", "x = 1\n" * 1000),
         (tree.line_width, "dashboard/templates/a.html", "a" * tree.MAX_TEMPLATE_COLUMNS + "\n"),
+        (
+            tree.change,
+            "tools/changes/vendor-limits.added.md",
+            "Limits have\n[names](docs/limits.md).\n",
+        ),
+        (tree.markdown_links, "tools/changes/a.added.md", "See [limits](docs/limits.md).\n"),
+        (tree.change, "tools/changes/README.md", "# Changes\n"),
         (tree.line_width, "dashboard/static/vendor/a.js", "a" * 1000),
         (
             tree.lua_header,
