@@ -43,7 +43,7 @@ RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fuse
 ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 TMPDIR=/tmp
 WORKDIR /app
 ARG COMMIT=
-LABEL org.opencontainers.image.version="0.2.0" \
+LABEL org.opencontainers.image.version="0.3.0.dev0" \
       org.opencontainers.image.revision="$COMMIT" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.vendor="The authors of Fuseboard"
