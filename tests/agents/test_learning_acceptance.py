@@ -51,7 +51,7 @@ def test_wrong_headers_leave_the_bounds_never_and_move_a_limit_by_less_than_10_p
     numbers = [tick(learner, wrong).limit for _ in range(5 * MINUTE)]
     # Without a header for nearly 5 minutes: the last number applies.
     numbers += [tick(learner).limit for _ in range(5 * MINUTE - 2)]
-    # Stale ones: the vendor allows 450 now, and each pod reports the old number for 30 s.
+    # Stale ones, for 30 s: whatever the vendor allows now, they have the old number.
     numbers += [tick(learner, wrong).limit for _ in range(6)]
     for first in range(len(numbers) - MINUTE):
         minute = numbers[first : first + MINUTE]
