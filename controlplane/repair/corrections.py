@@ -32,10 +32,11 @@ def correct_budgets(environment: str, now: datetime) -> None:
         arguments = [row.began, row.ends, row.pk, row.amount]
         answer = _CORRECT.run(store, keys=[row.key, keys.budget_mark(row.key)], args=arguments)
         if answer != _LATER:
-            _done(row, is_new=answer == _NEW)
             if row.amount < 0:
-                # Pods that have not spent it lately forget the larger figure of before.
+                # Pods that have not spent it lately forget the larger figure of before. A worker that stops
+                # here tells them again.
                 store.publish(keys.budget_channel(environment), row.key)
+            _done(row, is_new=answer == _NEW)
 
 
 def _done(row: BudgetCorrection, *, is_new: bool) -> None:

@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 #: Days that are priced at once: this month and the last one. Gateways wait meanwhile, so the rows of tenants
 #: are bounded too: 50,000 take some seconds.
 MAX_DAYS, MAX_ROWS = 62, 50_000
+#: Budgets that an entry of the audit lists. Each tenant can have some.
+MAX_AUDITED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class Repriced:
     #: Calls of these, at most, that were in a batch, or long, at another price. The ledger knows no more.
     batch_calls: int
     long_calls: int
+    #: Those that change most come first.
     budgets: tuple[BudgetSum, ...]
 
 
@@ -72,6 +75,9 @@ class _Asked:
         added: dict[str, list[int]] = {}
         for change in changes:
             added.setdefault(change.counter.row.name, []).append(change.added)
+        budgets = [
+            BudgetSum(budget=name, counters=len(each), added=sum(each)) for name, each in added.items()
+        ]
         return Repriced(
             model=self.model.name,
             version=self.model.version,
@@ -83,10 +89,7 @@ class _Asked:
             after=sums.after,
             batch_calls=sums.calls if self.batches else 0,
             long_calls=sums.long_calls,
-            budgets=tuple(
-                BudgetSum(budget=name, counters=len(each), added=sum(each))
-                for name, each in sorted(added.items())
-            ),
+            budgets=tuple(sorted(budgets, key=lambda one: (-abs(one.added), one.budget))),
         )
 
 
@@ -195,6 +198,8 @@ def _in_force(model: Model, window: Window) -> Iterable[Price]:
 
 def _audit(environment: str, done: Repriced, costs: Costs, *, reason: str, actor: Actor) -> None:
     """The entry names no tenant, because it is never deleted."""
+    spent = [f"{one.budget} {one.added:+,} micro-USD" for one in done.budgets[:MAX_AUDITED]]
+    others = len(done.budgets) - MAX_AUDITED
     record(
         actor=actor,
         action="ledger.repriced",
@@ -206,7 +211,7 @@ def _audit(environment: str, done: Repriced, costs: Costs, *, reason: str, actor
             "days": f"{done.since} to {done.until}",
             "calls": f"{done.calls:,}",
             "price": ", ".join(f"{column} {usd(getattr(costs, column), exact=True)}" for column in PRICES),
-            "spent": ", ".join(f"{one.budget} {one.added:+,} micro-USD" for one in done.budgets),
+            "spent": ", ".join(spent) + (f" and {others:,} more" if others > 0 else ""),
         },
         reason=reason,
         environment=environment,

@@ -27,7 +27,7 @@ def priced(production: str, limits: Any) -> None:
     price = {"2025-12-01": {"input": 1_000_000, "output": 5_000_000, "batch_percent": 50}}
     edits.set_model(model="gpt-5.2", prices=price, **WHY)
     edits.set_account(account="main", pools=["payments-api"], hosts=[], **WHY)
-    # The budget is older than the audit: it has all calls of its period.
+    # The budget is older than all revisions: it has all calls of its period.
     Budget.objects.create(
         environment_id="production", name="main-day", account="main", amount=9_000_000, period="day"
     )

@@ -104,15 +104,14 @@ def _page(
 
 
 def _lines(found: Repriced) -> list[dict[str, str]]:
-    """Lines of the table: a thing, its sums now and after it, and the difference. First the largest ones."""
+    """Lines of the table: a thing, its sums now and after it, and the difference."""
     of = f"{count(found.calls, 'call', grouped=True)}, {count(found.tokens, 'token', grouped=True)}"
     ledger = _line("Ledger", of, found.after - found.before)
-    budgets = sorted(found.budgets, key=lambda one: -abs(one.added))
     lines = [
         _line(f"Budget {one.budget}", f"of {one.counters:,} tenants" if one.counters > 1 else "", one.added)
-        for one in budgets[:_SHOWN]
+        for one in found.budgets[:_SHOWN]
     ]
-    if others := budgets[_SHOWN:]:
+    if others := found.budgets[_SHOWN:]:
         lines.append(_line(f"{len(others):,} other budgets", "", sum(one.added for one in others)))
     return [ledger | {"now": usd(found.before), "after": usd(found.after)}, *lines]
 

@@ -217,6 +217,8 @@ def test_totals_add_whole_days_and_know_what_was_measured(production: str) -> No
     short: list[int | None] = [None] * 24 * 2
     short[0], short[24] = 360, 5
     number = thing(DEPENDENCY, "older", first_at=today())
+    # The database may have been made yesterday.
+    partitions.ensure(today())
     write_rows(partitions.SPANS_1H, today(), [(number, short)])
     found = totals(
         production, DEPENDENCY, ("ok", "failures"), start=today() - timedelta(days=1), end=timezone.now()

@@ -12,20 +12,24 @@ from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS, DAYS, HOURS, TOTALS
 from controlplane.repair.budgets import restore_all
+from controlplane.repricing.reprice import Repriced, reprice_calls
 from controlplane.spending.models import Budget
 from controlplane.usage.budget_counters import shared_counters, tier_counters
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
+from tests.controlplane.ledger.ledger_rows import today
 from tests.people import ADA
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "The price list was misread", "actor": ADA}
 MILLION = 1_000_000
 MODEL, POOL = "gpt-5.2", "openai"
+#: 2 and 10 USD per million tokens; the calls below were counted by half of it.
+RIGHT = {"input": 2_000_000, "cached": 200_000, "output": 10_000_000}
 
 
 def set_up(*, period: str = "month") -> None:
-    """A model, an account with a budget and a tier with one. The budgets are older than the audit: they have
+    """A model, an account with a budget and a tier with one. The budgets are older than all revisions: they have
     all calls of their period.
     """
     edits.set_model(model=MODEL, pool=POOL, expected_version=0, **WHY)
@@ -111,3 +115,25 @@ def books() -> list[dict[str, int]]:
 
 def costs() -> list[int]:
     return [book["micro_usd"] for book in books()]
+
+
+def put_calls_of_today() -> None:
+    """What acme and its shop used today cost 1.50 USD."""
+    set_up(period="day")
+    heartbeat(today(), "acme", fresh=MILLION, micro_usd=1_000_000)
+    heartbeat(today(), "acme/shop", output=100_000, micro_usd=500_000)
+    heartbeat(today(), "acme", model="another", micro_usd=77)
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    return {
+        "environment": "production",
+        "model": MODEL,
+        "since": today(),
+        "until": today(),
+        "price": RIGHT,
+    } | more
+
+
+def again(**more: Any) -> Repriced:
+    return reprice_calls(**asked(**WHY, expected_version=None, **more))

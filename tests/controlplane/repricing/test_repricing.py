@@ -16,14 +16,12 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.ledger import edits as ledger
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.policies.document import environment_of, policy_of
-from controlplane.repair import corrections
 from controlplane.repricing import reprice
 from controlplane.repricing.ledger_costs import Costs, Window
 from controlplane.repricing.reprice import BudgetSum, preview_repricing, reprice_calls
 from controlplane.spending.models import Budget, Model
 from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import BudgetCorrection
-from fuseboard.contract import keys
 from fuseboard.contract.budgets import MAX_BUDGET
 from fuseboard.contract.models import micro_usd, price_at
 from tests.controlplane.calling import API, problem
@@ -32,45 +30,27 @@ from tests.controlplane.repricing.books import (
     MILLION,
     MODEL,
     POOL,
+    RIGHT,
     WHY,
+    again,
+    asked,
     books,
     costs,
-    counter_keys,
     heartbeat,
-    set_up,
+    put_calls_of_today,
     spend,
     spent,
     worker,
 )
 from tests.waiting import wait_until
 
-#: 2 and 10 USD per million tokens; the calls below were counted by half of it.
-RIGHT = {"input": 2_000_000, "cached": 200_000, "output": 10_000_000}
 DAILY: dict[str, Any] = {"account": "main", "amount": 9, "period": "day"}
 
 
 @pytest.fixture(autouse=True)
 def priced(production: str, settings: Any, redis_url: str) -> None:
-    """What acme and its shop used today cost 1.50 USD."""
     settings.REDIS_URL = redis_url
-    set_up(period="day")
-    heartbeat(today(), "acme", fresh=MILLION, micro_usd=1_000_000)
-    heartbeat(today(), "acme/shop", output=100_000, micro_usd=500_000)
-    heartbeat(today(), "acme", model="another", micro_usd=77)
-
-
-def asked(**more: Any) -> dict[str, Any]:
-    return {
-        "environment": "production",
-        "model": MODEL,
-        "since": today(),
-        "until": today(),
-        "price": RIGHT,
-    } | more
-
-
-def again(**more: Any) -> reprice.Repriced:
-    return reprice_calls(**asked(**WHY, expected_version=None, **more))
+    put_calls_of_today()
 
 
 def test_a_preview_has_both_sums_and_writes_nothing(limits: redis.Redis) -> None:
@@ -80,9 +60,9 @@ def test_a_preview_has_both_sums_and_writes_nothing(limits: redis.Redis) -> None
     # 1 million tokens of input for 2 USD, and a tenth of a million of output for 1 USD.
     assert (found.calls, found.tokens, found.before, found.after) == (2, 1_100_000, 1_500_000, 3_000_000)
     assert found.budgets == (
-        BudgetSum(budget="main-budget", counters=1, added=1_500_000),
         # That of acme has what its shop spends too.
         BudgetSum(budget="pro-budget", counters=2, added=1_500_000 + 500_000),
+        BudgetSum(budget="main-budget", counters=1, added=1_500_000),
     )
     assert books() == before
     assert not BudgetCorrection.objects.exists()
@@ -111,7 +91,7 @@ def test_the_ledger_the_budgets_and_the_audit_get_the_sums_of_the_preview(limits
         "days": f"{today()} to {today()}",
         "calls": "2",
         "price": "input 2.00 USD, cached 0.20 USD, written 2.00 USD, output 10.00 USD",
-        "spent": "main-budget +1,500,000 micro-USD, pro-budget +2,000,000 micro-USD",
+        "spent": "pro-budget +2,000,000 micro-USD, main-budget +1,500,000 micro-USD",
     }
     assert "acme" not in str(entry.after), "the audit is never deleted"
 
@@ -169,21 +149,6 @@ def test_a_budget_of_a_month_gets_all_its_days_and_no_earlier_one(limits: redis.
         "main-budget": 2_500_000,
         "pro-budget": 3_000_000,
     }
-
-
-def test_a_price_that_was_too_high_gives_back_no_more_than_was_spent(limits: redis.Redis) -> None:
-    spend(limits, "main", 100_000, period="day")
-    with limits.pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe(keys.budget_channel("production"))
-        again(price={"input": 0, "output": 0})
-        worker()
-        # Pods that have not spent the budgets lately forget the larger figures.
-        told: set[str] = set()
-        wait_until(lambda: len(_heard(heard, told)) == 3)
-    assert told == set(counter_keys().values())
-    assert spent(limits, "main") == 0
-    assert costs() == [77] * 4
-    assert not BudgetCorrection.objects.exists()
 
 
 def test_calls_from_before_the_model_was_published_get_a_price(limits: redis.Redis) -> None:
@@ -341,47 +306,11 @@ def test_a_process_that_stops_before_the_commit_changes_nothing(monkeypatch: pyt
     assert not BudgetCorrection.objects.exists()
 
 
-def test_a_worker_that_stops_after_redis_has_a_correction_repeats_it_once(
-    limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_lists_the_budgets_that_change_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reprice, "MAX_AUDITED", 1)
     again()
-    run = corrections._CORRECT.run
-
-    def stop(*given: Any, **named: Any) -> None:
-        run(*given, **named)
-        raise redis.TimeoutError("no answer in time")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(corrections._CORRECT, "run", stop)
-        worker()
-    assert BudgetCorrection.objects.count() == 3
-    for _ in range(2):
-        worker()
-        assert spent(limits, "main") == 1_500_000
-    assert not BudgetCorrection.objects.exists()
-
-
-def test_a_correction_of_a_period_that_is_over_is_dropped(limits: redis.Redis) -> None:
-    again()
-    BudgetCorrection.objects.update(ends=1)
-    worker()
-    assert not BudgetCorrection.objects.exists()
-    assert spent(limits, "main") == 0
-
-
-def test_a_damaged_counter_and_one_of_a_later_period_are_not_corrected(limits: redis.Redis) -> None:
-    again()
-    first, second, third = BudgetCorrection.objects.order_by("pk").values_list("key", flat=True)
-    limits.sadd(first, "damaged")
-    limits.set(second, "nothing known")
-    limits.set(third, f"{2**52} 7")
-    worker()
-    assert (limits.type(first), limits.get(second), limits.get(third)) == (
-        b"set",
-        b"nothing known",
-        f"{2**52} 7".encode(),
-    )
-    assert BudgetCorrection.objects.count() == 3
+    after = Entry.objects.get(action="ledger.repriced").after or {}
+    assert after["spent"] == "pro-budget +2,000,000 micro-USD and 1 more"
 
 
 def test_heartbeats_wait_and_are_in_all_books(limits: redis.Redis) -> None:
@@ -452,7 +381,7 @@ def test_the_api_previews_and_corrects(call: Any, limits: redis.Redis) -> None:
     assert (found["before"], found["after"], found["budgets"][0]["added"]) == (
         1_500_000,
         3_000_000,
-        1_500_000,
+        2_000_000,
     )
     assert costs() == [1_500_077] * 4
     wrong = problem(call("admin", "POST", path, body | {"expected_version": 1}), 422)
@@ -467,12 +396,6 @@ def test_the_api_previews_and_corrects(call: Any, limits: redis.Redis) -> None:
     assert costs() == [3_000_077] * 4
     for where in (path, f"{path}/preview"):
         problem(call("operator", "POST", where, because | {"expected_version": 1}), 403)
-
-
-def _heard(heard: Any, told: set[str]) -> set[str]:
-    if message := heard.get_message(timeout=0.1):
-        told.add(message["data"].decode())
-    return told
 
 
 def _someone_waits() -> bool:
