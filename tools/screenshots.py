@@ -52,6 +52,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "models": "/models",
     "model": ("/models", "tbody a[href^='/models/of/']"),
     "reprice": ("model", "a[href$='/reprice']"),
+    "reprice_preview": "/models/of/gpt-5.2/reprice",
     "vendor_accounts": "/accounts",
     "vendor_account": ("/accounts", "tbody a[href^='/accounts/of/']"),
     "add_money_budget": "/budgets/money/new?account=openai-main",
@@ -74,6 +75,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "reconciliation": "/reconciliation",
     "costs": "/costs",
     "invoices": "/costs/invoices",
+    "correct_invoice": ("/costs/invoices", "tbody a[href*='&month=']"),
     "budgets": "/budgets",
     "add_budget": "/budgets/new",
     "changes": "/changes",
@@ -115,6 +117,8 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "logout": "/logout",
     "not_found": "/no-such-page",
 }
+#: Pages that a form shows: a field, what is typed there, and the button.
+SENT = {"reprice_preview": ("[name=input]", "5.00", "button[value=preview]")}
 #: Seen by those who are not logged in.
 OUTSIDE = {
     "login": "/login",
@@ -216,14 +220,17 @@ def _demo() -> Iterator[tuple[str, str, str]]:
 
 def _fill(browser: Browser, given: argparse.Namespace) -> None:
     """Give every list an entry: suggestions, an override, a template, a planned change, an import."""
-    # The demo itself has no suggestions: they need two pods, and its models have one.
-    put = "from tools.demo.suggestions import put_suggestions; put_suggestions()"
-    subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "manage.py", "shell", "-c", put],
-        cwd=ROOT,
-        env=os.environ | ({"FUSEBOARD_DATA_DIR": given.folder} if given.folder else {}),
-        check=True,
-    )
+    # The demo itself has no suggestions: they need two pods, and its models have one. It has no month that is
+    # over, and no budget that is older than its calls.
+    for made in ("suggestions.put_suggestions", "past_costs.make_up_costs"):
+        module, _, name = made.partition(".")
+        put = f"from tools.demo.{module} import {name}; {name}()"
+        subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "manage.py", "shell", "-v", "0", "-c", put],
+            cwd=ROOT,
+            env=os.environ | ({"FUSEBOARD_DATA_DIR": given.folder} if given.folder else {}),
+            check=True,
+        )
     page = _log_in(_context(browser, given.url), given)
     page.goto("/breakers/search")
     page.check("[name=act][value=forced_open]", force=True)
@@ -318,17 +325,25 @@ def _photograph_all(browser: Browser, given: argparse.Namespace) -> list[str]:
             _await_incident(watcher)
         for (theme, width), page in (outside if name in OUTSIDE else inside).items():
             try:
-                _photograph(page, address, given.out / f"{name}-{theme}-{width}.png", given.password)
+                file = given.out / f"{name}-{theme}-{width}.png"
+                _photograph(page, address, file, given.password, SENT.get(name))
             except Error as error:
                 missed.append(f"{name}, {theme}, {width} px: {_first_line(error)}")
     return missed
 
 
-def _photograph(page: Page, address: str, file: Path, password: str) -> None:
+def _photograph(
+    page: Page, address: str, file: Path, password: str, sent: tuple[str, str, str] | None
+) -> None:
     page.goto(address)
     if page.locator("form[action*=again]").count():
         page.fill("#id_password", password)
         page.click("button[type=submit]")
+    if sent:
+        field, value, button = sent
+        page.fill(field, value)
+        page.click(button)
+        page.wait_for_load_state()
     _shoot(page, file)
 
 

@@ -19,12 +19,15 @@ from controlplane.backlogs.collect import measure_backlogs
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
 from controlplane.fleet.models import FailedCalls
+from controlplane.ledger.invoices import months_to_enter, set_invoice
 from controlplane.policies.models import Dependency
 from controlplane.runbooks.shipped import shipped
+from controlplane.spending.models import Budget
 from controlplane.suggestions.edits import decline_suggestion, look_for_suggestions
 from controlplane.weekly.models import WeeklySummary
 from fuseboard.contract.words import OverrideMode
 from tests.agents.backlog_scripts import BacklogStore
+from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
 from tests.dashboard.test_alerts_page import alert
 from tests.dashboard.test_incident_pages import incident
 from tests.dashboard.test_weekly_page import LINE, PLAIN, SECTION
@@ -102,7 +105,7 @@ def _put_things_of_people() -> None:
 
 
 def _put_spending() -> None:
-    """An account with a raised budget, and a model with and one without prices."""
+    """An account with an invoice and budgets, one of them raised; a model with prices, and one without."""
     account = {"pools": ["payments-api"], "hosts": ["api.openai.com"]}
     edits.set_account(account="openai-main", expected_version=0, actor=BOB, **account, **_WHY)
     budget = {"account": "openai-main", "amount": 50_000_000_000, "period": "month"}
@@ -117,6 +120,12 @@ def _put_spending() -> None:
     model = {"aliases": ["assistant-large"], "pool": "payments-api", "prices": prices}
     edits.set_model(model="gpt-5.2", expected_version=0, actor=BOB, **model, **_WHY)
     edits.set_model(model="gpt-unpriced", expected_version=0, actor=BOB, **_WHY)
+    Budget.objects.create(
+        environment_id="production", name="openai-main-day", account="openai-main", amount=9, period="day"
+    )
+    put_hour(datetime.now(UTC), dependency="payments-api", fresh=1_000_000, micro_usd=1_000_000)
+    put_day(today(), dependency="payments-api", fresh=1_000_000, micro_usd=1_000_000)
+    set_invoice(account="openai-main", month=months_to_enter()[0], micro_usd=98_000_000, actor=BOB, **_WHY)
 
 
 def put_suggestions() -> None:

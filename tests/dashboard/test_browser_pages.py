@@ -252,6 +252,10 @@ def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_ever
             page.set_viewport_size({"width": 390, "height": 844})
         if name == "overview":
             assert page.is_visible("#held a:has-text('Extend')")
+        if name == "reprice":
+            page.click("button[value=preview]")
+            page.wait_for_selector("text=Budget openai-main-day")
+            faults += looked_at(page, "reprice with sums") + too_wide(page, "reprice with sums")
         if name == "incident_report":
             page.click("text=Make link")
             faults += looked_at(page, "incident_report with a link")

@@ -29,8 +29,8 @@ RIGHT = {"input": 2_000_000, "cached": 200_000, "output": 10_000_000}
 
 
 def set_up(*, period: str = "month") -> None:
-    """A model, an account with a budget and a tier with one. The budgets are older than all revisions: they have
-    all calls of their period.
+    """A model, an account with a budget and a tier with one. The budgets are older than all revisions: they
+    have all calls of their period.
     """
     edits.set_model(model=MODEL, pool=POOL, expected_version=0, **WHY)
     edits.set_account(account="main", pools=[POOL], hosts=[], expected_version=0, **WHY)
