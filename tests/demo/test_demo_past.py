@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.editing import edits
+from controlplane.ledger.invoices import read_drifts
 from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD
 from controlplane.series.models import Entity
@@ -14,6 +15,7 @@ from controlplane.series.reading import read
 from controlplane.suggestions.edits import look_for_suggestions, present_suggestions
 from tests.people import ADA
 from tools.demo.past import make_up, suggest
+from tools.demo.past_costs import make_up_costs
 
 NOW = datetime(2026, 5, 4, 13, 20, 5, tzinfo=UTC)
 
@@ -70,3 +72,19 @@ def test_a_suggestion_is_labelled_as_made_up_and_ends_by_itself() -> None:
     assert len(present_suggestions("production", "payments-api")) == 1
     look_for_suggestions(row.last_at + timedelta(minutes=61))
     assert present_suggestions("production", "payments-api") == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_made_up_months_have_invoices_and_one_account_drifts() -> None:
+    why: Any = {"environment": "production", "reason": "for a test", "actor": ADA}
+    edits.create_environment(**why)
+    for account, pool in (("openai-main", "openai"), ("anthropic-main", "anthropic")):
+        edits.create_dependency(dependency=pool, kind="llm", **why)
+        edits.set_account(account=account, pools=[pool], expected_version=0, **why)
+    for _ in range(2):
+        make_up_costs()
+        found = read_drifts("production", most=9)
+        assert [(one.account, one.is_whole, one.share == 0) for one in found] == [
+            ("anthropic-main", True, False),
+            ("openai-main", True, True),
+        ] * 2
