@@ -49,6 +49,30 @@ class TestFalling:
         learner = Learner(limits)
         assert ticks(learner, 20, asked=100, sent=100, refused=1) == Answer(600, 0, 19, 0, 0)
 
+    def test_a_jump_counts_at_once_though_many_calls_were_good_before(self, limits: redis.Redis):
+        learner = Learner(limits)
+        ticks(learner, 8, asked=50, sent=50)
+        tick(learner, asked=50, sent=50, refused=10)
+        # 3 % of half a minute, and 20 % of its tick: (20 % - 1 %) / 2 + 1 % lower.
+        assert tick(learner, asked=50, sent=50).limit == pytest.approx(0.895 * 600, abs=3)
+
+    def test_a_tick_that_is_better_than_half_a_minute_hides_nothing(self, limits: redis.Redis):
+        learner = Learner(limits)
+        learner.report()
+        for sent, refused in ((10, 1), (100, 2)):
+            learner.tick()
+            answer = learner.report("web-1", sent, sent, refused)
+        # 3 of 110 calls, and not 2 of 100.
+        assert (answer.limit, answer.share) == (588, 272)
+
+    def test_one_refused_call_is_no_jump(self, limits: redis.Redis):
+        learner = Learner(limits)
+        for number in range(30):
+            learner.tick()
+            # 2 % of each third tick, and less than 1 % of half a minute.
+            answer = learner.report(asked=50, sent=50, refused=int(number % 3 == 0))
+        assert (answer.limit, answer.generation) == (600, 0)
+
     def test_one_step_in_a_tick_however_many_report(self, limits: redis.Redis):
         learner = Learner(limits)
         learner.report()
@@ -179,6 +203,16 @@ class TestLiars:
                 learner.tick()
                 answer = learner.report("liar", 10, 10, 10)
         assert answer.limit == 600
+
+    def test_a_pod_that_reports_alone_makes_no_jump_of_few_refusals(self, limits: redis.Redis):
+        learner = Learner(limits)
+        ticks(learner, 2, asked=50, sent=50)
+        for pod in PODS[:3]:
+            learner.report(pod, 2, 2, 2)
+        ticks(learner, 2, asked=50, sent=50)
+        for _ in range(3):
+            learner.tick()
+            assert learner.report("web-1", 10, 10, 10).limit == 600
 
     def test_two_pods_that_report_in_turns_are_believed(self, limits: redis.Redis):
         learner = Learner(limits)

@@ -25,6 +25,8 @@ SEEDS = range(1, 4)
 BURST_S = 6.0
 CONFIGURED, FOLLOWS = "the configured limit", "a limit that follows"
 SILENT, STATED, STATED_BUCKET = "silent", "states its limit", "states its limit; ours is a token bucket"
+#: Its bucket holds one second, and so does ours.
+SECOND = "states its limit, and enforces it in each second; ours is a token bucket"
 
 
 def allowed(at: float) -> float:
@@ -41,7 +43,8 @@ def _play(client: redis.Redis, vendor: str, *, follows: bool, seed: int) -> Foun
     limit = SLIDING if vendor == STATED else BUCKET
     lowest = limit.limit * FLOOR_PERCENT // 100
     learner = Learner(client, ceiling=limit.limit, lowest=lowest) if follows else None
-    answers = Bucket(allowed, silent=True, burst_s=BURST_S) if vendor == SILENT else Bucket(allowed)
+    burst_s = {SILENT: BURST_S, SECOND: 1.0}.get(vendor, 60.0)
+    answers = Bucket(allowed, silent=vendor == SILENT, burst_s=burst_s)
     # What is left is charged by default, so beside the configured limit too.
     fleet = Fleet(Store(client, [limit]), limit, learner=learner)
     return play(answers, fleet, seconds=SECONDS, others_per_s=others_per_s, seed=seed)
@@ -56,7 +59,7 @@ def following() -> Result:
             client = redis.Redis.from_url(server.url)
             found = {
                 (vendor, name): [_play(client, vendor, follows=name == FOLLOWS, seed=seed) for seed in SEEDS]
-                for vendor in (SILENT, STATED, STATED_BUCKET)
+                for vendor in (SILENT, STATED, STATED_BUCKET, SECOND)
                 for name in (CONFIGURED, FOLLOWS)
             }
             client.close()
@@ -70,12 +73,14 @@ def following() -> Result:
         traffic=f"{PODS} pods make {OFFERED_PER_S:.0f} calls per s. The limit is {PER_MINUTE} a minute."
         f" The vendor allows 600, from {HALVED_S:.0f} s on 300, and from {MORE_S:.0f} s on 500. Others use"
         " 20 % of the key. The answers of one vendor say nothing, and its 429s name no time; those of the"
-        " other state the limit and what is left. What it has left lowers a sliding window more than a token"
-        " bucket, which refills at its own rate between two answers. The scripts are the real ones. Figures"
-        f" are medians of {len(SEEDS)} seeds.",
+        " others state the limit and what is left. What it has left lowers a sliding window more than a token"
+        " bucket, which refills at its own rate between two answers. One of these vendors enforces its"
+        " minute in each second. The scripts are the real ones."
+        f" Figures are medians of {len(SEEDS)} seeds.",
         expected="Without headers at most 3 % of the calls are refused, fewer than half of those with the"
-        " configured limit alone. With headers at most 1 % are, and at most 60 in the two minutes after the"
-        " halving. At least 90 % and 95 % of what the others leave is used.",
+        " configured limit alone. With headers at most 1 % are, or 2 % where a minute is enforced in each"
+        " second, and at most 60 in the two minutes after the halving. At least 90 % and 95 % of what the"
+        " others leave is used.",
         charts=(
             Chart(
                 "The limit that applies",
@@ -105,6 +110,13 @@ def following() -> Result:
         after_halving(stated) <= 60,
     )
     result.check(f"{share(goodput(stated), 1)} of what the others leave is used", goodput(stated) >= 0.95)
+    second = found[SECOND, FOLLOWS]
+    result.check(
+        f"Where a minute is enforced in each second, {share(refused(second), 1)} are refused,"
+        f" {after_halving(second):.0f} in the two minutes after the halving",
+        refused(second) <= 0.02 and after_halving(second) <= 60,
+    )
+    result.check(f"{share(goodput(second), 1)} of what the others leave is used", goodput(second) >= 0.95)
     return result
 
 

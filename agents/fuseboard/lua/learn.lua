@@ -230,17 +230,19 @@ end
 
 local function step(s)
     local before, bound = applied(s), max(lowest, min(ceiling, stated(s)))
-    local binds, sent, refused, waits = count(s)
+    local binds, made, bad, waits = count(s)
     local room, used = by_time and slack(s), by_time and in_use() or 0
     local full = room and used >= floor(s.limit)
     -- After a fall, calls that were made before it are still answered: they must not count again.
     local rests = now < s.held
     waits = waits and not rests
-    if not rests and not waits then table.insert(s.window, { sent, refused }) end
+    if not rests and not waits then table.insert(s.window, { made, bad }) end
     while #s.window > WINDOW do table.remove(s.window, 1) end
-    sent, refused = 0, 0
+    local sent, refused = 0, 0
     for _, one in ipairs(s.window) do sent, refused = sent + one[1], refused + one[2] end
     local share = sent > 0 and refused / sent or 0
+    -- A jump shows in one tick. Half a minute of good calls before it would hide it. One call alone is no jump.
+    if not waits and bad >= 2 then share = max(share, bad / made) end
     if bound > s.bound and s.bound > 0 and s.bound < ceiling then
         -- The vendor has raised it.
         s.limit, s.why = s.limit * bound / s.bound, 3

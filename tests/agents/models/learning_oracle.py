@@ -175,6 +175,8 @@ class Fleet:
         for one in self.window:
             sent, refused = sent + one[0], refused + one[1]
         share = refused / sent if sent > 0 else 0.0
+        if counted[1] >= 2 and not waits:
+            share = max(share, counted[1] / counted[0])
         if self.bound < min(bound, self.ceiling):
             self.limit = self.limit * bound / self.bound
         self.bound = bound
