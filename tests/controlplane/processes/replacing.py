@@ -175,7 +175,8 @@ class Formation:
 
     def _begin_pod(self, name: str, of: Release) -> None:
         folder = self.folder / f"{name}-{of.name}"
-        folder.mkdir()
+        # After a rollback it is there, with what the pod of that release stored.
+        folder.mkdir(exist_ok=True)
         stack = ExitStack()
         running = pod_running(of.root / "agents", self.plane, self.limits.url, folder, f"{name}-{of.name}")
         pod = stack.enter_context(running)
