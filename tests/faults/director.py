@@ -21,6 +21,7 @@ from django.utils import timezone  # noqa: E402
 
 from controlplane.accounts.models import User  # noqa: E402
 from controlplane.accounts.tokens import create_agent_token  # noqa: E402
+from controlplane.alerts.delivery import receivers  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
 from controlplane.drills import edits as drills  # noqa: E402
@@ -93,6 +94,13 @@ def do(command: dict[str, Any]) -> object:
         return drills.end_drill(drill=command["drill"], **USUAL).pk
     if command["do"] == "environment":
         return _environment(command["name"])
+    if command["do"] == "receiver":
+        named = {"name": command["name"], "url": command["url"]}
+        receivers.add_receiver(**named, least_level=2, least_severity="warning", **USUAL)
+        return None
+    if command["do"] == "remove-receiver":
+        receivers.remove_receiver(name=command["name"], **USUAL)
+        return None
     if command["do"] == "shift-clock":
         _shift_clock(command["seconds"])
         return None

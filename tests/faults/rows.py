@@ -4,6 +4,7 @@ import re
 
 # Importing them adds their rows.
 from tests.faults import (
+    rows_backup,
     rows_both,
     rows_breaker,
     rows_desk,
@@ -30,6 +31,7 @@ from tests.faults.matrix import ROWS, Row
 __all__ = [
     "ROWS",
     "Row",
+    "rows_backup",
     "rows_both",
     "rows_breaker",
     "rows_desk",
