@@ -59,7 +59,7 @@ class Repriced:
     #: Calls of these, at most, that were in a batch, or long, at another price. The ledger knows no more.
     batch_calls: int
     long_calls: int
-    #: Those that change most come first.
+    #: Budgets that change most come first.
     budgets: tuple[BudgetSum, ...]
 
 

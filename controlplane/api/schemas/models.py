@@ -115,7 +115,7 @@ class RepricedOut(Schema):
     #: so they get this price too.
     batch_calls: int
     long_calls: int
-    #: Those that change most come first.
+    #: Budgets that change most come first.
     budgets: list[BudgetSumOut]
 
 
