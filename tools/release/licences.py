@@ -23,6 +23,8 @@ ALLOWED = frozenset(
         "Python Software Foundation License",
     }
 )
+#: Some environments begin with these. Nothing of ours uses them.
+INSTALLERS = ("pip", "setuptools")
 #: Licences that ask for more: a package that has one must be in NOTICE, with why it is no obstacle.
 NAMED = frozenset(
     {
@@ -69,4 +71,4 @@ def installed_in(environment: Path) -> list[Distribution]:
     """The packages of a virtual environment, without those that every environment has."""
     folders = [str(path) for path in environment.glob("lib/python*/site-packages")]
     found = distributions(path=folders)
-    return [one for one in found if one.metadata["Name"] not in ("pip", "setuptools")]
+    return [one for one in found if one.metadata["Name"] not in INSTALLERS]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.release.build import run
+from tools.release.licences import INSTALLERS
 from tools.release.sources import DISTRIBUTIONS, ROOT
 
 VENDORED = ROOT / "dashboard/static/vendor/VENDORED.toml"
@@ -23,8 +24,7 @@ def write_sbom(distribution: str, python: Path, file: Path, *, epoch: str) -> in
         SOURCE_DATE_EPOCH=epoch,
     )
     document = json.loads(file.read_text())
-    # Every environment has it; nothing of ours uses it.
-    parts = [part for part in document["components"] if part["name"] != "pip"]
+    parts = [part for part in document["components"] if part["name"] not in INSTALLERS]
     for part in parts:
         # Where a wheel was on this machine.
         found = part.get("externalReferences", [])
