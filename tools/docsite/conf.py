@@ -20,8 +20,9 @@ author = "The authors of Fuseboard"
 extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
-include_patterns = ["docs/**", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/**"]
-exclude_patterns = [".*", "agents", "controlplane", "dashboard", "tests", "tools", "build"]
+_BESIDE_DOCS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "tools/changes/README.md"]
+include_patterns = ["docs/**", "deploy/**", *_BESIDE_DOCS]
+exclude_patterns = [".*", "agents", "controlplane", "dashboard", "tests", "build"]
 # Links to headings, as other viewers of Markdown make them.
 myst_heading_anchors = 4
 myst_enable_extensions = ["tasklist"]
