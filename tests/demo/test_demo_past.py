@@ -65,7 +65,7 @@ def test_a_suggestion_is_labelled_as_made_up_and_ends_by_itself() -> None:
     edits.set_vendor_limit(
         dependency="payments-api", name="contract", limit=400, window_s=1, expected_version=None, **why
     )
-    suggest("production", "payments-api", "contract", number=300, configured=400)
+    suggest("production", "payments-api", "contract", number=300)
     (row,) = present_suggestions("production", "payments-api")
     assert row.evidence.endswith("which the demo made up. Configured: 400 calls per 1 s.")
     look_for_suggestions(row.last_at + timedelta(minutes=59))

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 from django.utils import timezone
 
+from controlplane.policies.models import VendorLimit
 from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, SPAN_S, TENANT, Kind
 from controlplane.series.models import MADE_UP, Entity, Seal, Writer
@@ -62,21 +63,26 @@ def make_up(environment: str, now: datetime | None = None) -> int:
     return len(things)
 
 
-def suggest(environment: str, dependency: str, limit: str, *, number: int, configured: int) -> None:
+def suggest(environment: str, dependency: str, name: str, *, number: int) -> None:
     """Make up that the vendor stated less than is configured: real vendors do, and that of the demo does not.
 
     As any suggestion, it ends an hour after its evidence.
     """
     now = timezone.now()
+    limit = VendorLimit.objects.get(
+        dependency__environment=environment, dependency__name=dependency, name=name
+    )
     evidence = f"In 1,240 answers to 2 pods the vendor said {number:,} calls per 1 s, which the demo made up."
     Suggestion.objects.create(
         environment=environment,
         dependency=dependency,
-        limit=limit,
+        limit=name,
         kind=SuggestionKind.LIMIT,
         number=number,
-        configured=configured,
-        evidence=f"{evidence} Configured: {configured:,} calls per 1 s.",
+        configured=limit.limit,
+        algorithm=limit.algorithm,
+        window_s=limit.window_s,
+        evidence=f"{evidence} Configured: {limit.limit:,} calls per 1 s.",
         first_at=now,
         last_at=now,
     )

@@ -53,7 +53,7 @@ def seed() -> Seeded:
         flaky = next(one for one in scenario.DEPENDENCIES if one.name == scenario.FLAKY)
         if flaky.vendor_limit is not None:
             stated = flaky.vendor_limit * 3 // 4
-            suggest(ENVIRONMENT, flaky.name, _CONTRACT, number=stated, configured=flaky.vendor_limit)
+            suggest(ENVIRONMENT, flaky.name, _CONTRACT, number=stated)
     return Seeded(logins=_people(), agent_token=_token())
 
 
