@@ -288,6 +288,7 @@ async def test_another_gateway_learns_what_was_sent_and_a_stranger_does_not(tmp_
     assert (await ask(b"x" * 600, "")).status_code == 413
     async with client(gateway) as http:
         assert (await http.get(PATH)).status_code == 405
+    await emergency.close()
 
 
 def test_a_watchdog_pings_public_addresses_only(settings: Any) -> None:

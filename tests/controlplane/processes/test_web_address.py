@@ -103,7 +103,7 @@ def test_links_begin_with_the_given_address(settings: Any) -> None:
     settings.ORIGINS = []
     assert people_open() == "http://127.0.0.1:8000"
     assert printed("first_admin").startswith("http://127.0.0.1:8000/welcome/")
-    other_port = "If `manage.py web` prints another address than http://127.0.0.1:8000, begin"
+    other_port = "If `python manage.py web` prints another address than http://127.0.0.1:8000, begin"
     assert other_port in hints.getvalue(), "web takes another port if 8000 is in use"
     there = "http://localhost:8765"
     assert printed("first_admin", "--address", f"{there}/").startswith(f"{there}/welcome/")
