@@ -49,6 +49,9 @@ def _take(place: Path, name: str) -> tuple[Path, FileIO | None]:
         try:
             lock = _locked(path)
         except OSError as error:
+            if path in others:
+                # Another user has it, or it is none of a gateway, such as lost+found of a volume.
+                continue
             # Each later write there logs it again, as an error.
             log.warning("oncall.folder_not_locked", folder=str(path), error=str(error))
             return own, None

@@ -56,3 +56,13 @@ def test_a_place_that_cannot_be_written_stops_no_gateway(tmp_path: Path) -> None
     folder = GatewayFolder(tmp_path / "file", "one:8001")
     assert folder.path == tmp_path / "file" / "one_8001"
     folder.release()
+
+
+def test_a_folder_that_this_user_cannot_lock_is_passed_over(begin: Begin, tmp_path: Path) -> None:
+    """Such as lost+found of a volume: a gateway that took it would run without a lock."""
+    (tmp_path / "oncall" / "lost+found" / "lock").mkdir(parents=True)
+    first, second = begin("one:8001"), begin("two:8001")
+    assert (first.path.name, second.path.name) == ("one_8001", "two_8001")
+    # A third one does not find it left.
+    first.path.rename(tmp_path / "oncall" / "0")
+    assert begin("one:8001").path.name == "one_8001"
