@@ -10,8 +10,9 @@ from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.contract.policy import Limit, Tuning
 from fuseboard.contract.shares import ShareLease, reserved_calls, settled_limit
 from fuseboard.contract.words import Algorithm, FailurePolicy, Period
-from fuseboard.without_redis import local_limits
-from fuseboard.without_redis.local_limits import LocalLimits
+from fuseboard.decision import Charge
+from fuseboard.without_redis import local_limits, offline_counts
+from fuseboard.without_redis.local_limits import LocalLimits, Reported
 from fuseboard.without_redis.reserved_share import ReservedShare
 
 VENDOR = Limit(
@@ -202,3 +203,28 @@ class TestShares:
     def test_a_limit_of_nothing_is_refused(self, clock: Clock):
         nothing = msgspec.structs.replace(SECURITY, limit=0)
         assert LocalLimits(lambda: 1).take(demand_for(nothing), 1.0) is not None
+
+
+def test_a_correction_of_a_call_that_redis_counts_is_not_in_a_later_report(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """Redis is corrected at once. The next report of the limit, not sent yet, is of other calls."""
+    monkeypatch.setattr(offline_counts, "monotonic", lambda: clock.now)
+    limits, settled = LocalLimits(lambda: 1), []
+    limits.settle = lambda domain, ref, store_us, amount: settled.append(amount)
+    tokens = msgspec.structs.replace(SECURITY, measure="tokens")
+    ref = LimitRef(tokens, "fb1:production:{t:acme}:quota:tokens")
+    reports = []
+    for cost in (30, 5):
+        assert limits.take(Demand((ref,), (cost,)), 1.0) is None
+        clock.now += 1.0
+        reports.append(limits.offline.close())
+    counted, later = reports
+    assert counted is not None
+    assert later is not None
+    limits.charged(ref, 30, 0, Reported(counted.until, store_us=1))
+    limits.offline.closed.remove(counted)
+    call = Charge("domain", Demand((ref,), (30,)), int((clock.now - 2.0) * 1_000_000), "token", local=True)
+    limits.correct(call, "tokens", 50)
+    assert settled == [0, 20]
+    assert later.corrected == {}

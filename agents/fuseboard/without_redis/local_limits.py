@@ -154,13 +154,15 @@ class LocalLimits:
             self.settle(domain_of(ref.key), ref, charged.store_us, amount)
             if divides_what_is_left(limit):
                 return
+        else:
+            # Not also there: a later report, which is not sent yet, would charge the difference again.
+            self.offline.correct(ref, amount, at)
         if known is not None:
             # The limit may have another rule by now. As in Redis, a refund to another algorithm is lost.
             rule, counter = known
             portion = self._portion_of(rule, 1.0)
             if portion is not None and (amount > 0 or rule.algorithm is limit.algorithm):
                 counter.correct(portion, rule, amount, at, monotonic())
-        self.offline.correct(ref, amount, at)
 
     def portion(self, ref: LimitRef, part: float) -> PodPortion | None:
         """The part of a limit that this pod may spend; ``None`` for none."""
