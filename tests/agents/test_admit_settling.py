@@ -289,3 +289,11 @@ class TestRamps:
         limits.flushall()
         store.admit((10, 1))
         assert store.admit().groups[0].wait_us == 6_000_000, "a tenth of the limit pays what it owes"
+
+    def test_a_call_that_is_larger_than_its_part_in_a_ramp_does_not_ask_again_at_once(
+        self, limits: redis.Redis
+    ):
+        store = Store(limits, [bucket(100, 100, seconds=60)])
+        store.part = 0.1
+        assert store.admit((1, 50)).groups[0].wait_us == 30_000_000, "as long as the whole limit pays for it"
+        assert store.contents() == {}

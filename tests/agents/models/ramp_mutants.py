@@ -51,4 +51,10 @@ RAMP_MUTANTS = [
         "if limit.limit < limit.whole then wait",
         "if false then wait",
     ),
+    Mutant(
+        "a call that is larger than its part in a ramp waits for nothing",
+        "admit",
+        "local due = cost > limit.size and",
+        "local due = false and",
+    ),
 ]

@@ -196,8 +196,10 @@ local function wait_for(limit, cost)
     end
     local spent = (limit.us - now) * limit.limit + limit.fraction
     local wait = ceil((spent - (limit.size - cost) * limit.window) / limit.limit)
-    -- A ramp ends long before a part of the limit has paid what the whole owes.
-    if limit.limit < limit.whole then wait = math.min(wait, ceil(spent / limit.whole)) end
+    -- A ramp ends long before a part of the limit has paid what the whole owes. A call that is larger than the
+    -- part waits as long as the whole needs for it. With a shorter wait, its caller would ask all the time.
+    local due = cost > limit.size and math.max(spent, cost * limit.window) or spent
+    if limit.limit < limit.whole then wait = math.min(wait, ceil(due / limit.whole)) end
     return math.max(1, wait)
 end
 
