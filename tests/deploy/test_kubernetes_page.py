@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
+from controlplane.api.http.body_limit import MAX_BODY, MAX_OF_PLAN
 from controlplane.checks import VARIABLES
 from controlplane.gateway.settings import GatewaySettings
 from tests.deploy.manifests import EXAMPLES, PARTS, VERSIONS, load, manifests, problems, process
@@ -75,6 +76,26 @@ def test_the_times_of_the_page_are_those_of_the_manifests() -> None:
     minutes = process("plain", "migrate").workload["spec"]["activeDeadlineSeconds"] // 60
     assert [int(found) > minutes for found in re.findall(r"--timeout (\d+)m", PAGE)] == [True, True]
     assert f"--timeout={minutes}m job/fuseboard-migrate" in PAGE
+
+
+def test_helm_waits_for_what_the_next_command_needs() -> None:
+    """A pod for `exec`, and all processes replaced before alerts are sent again."""
+    commands = re.findall(r"^helm upgrade .*", PAGE, re.MULTILINE)
+    assert ["--wait" in command.split() for command in commands] == [True, True]
+
+
+def test_the_page_removes_the_claims_of_gateways() -> None:
+    """A claim has the labels of its selector."""
+    (label,) = re.findall(r"delete pvc --selector (\S+)", PAGE)
+    name, _, value = label.partition("=")
+    gateways = process("plain", "gateway").workload["spec"]
+    assert gateways["volumeClaimTemplates"]
+    assert gateways["selector"]["matchLabels"][name] == value
+
+
+def test_the_page_lets_the_largest_body_through_the_ingress() -> None:
+    passes = f"{MAX_OF_PLAN // MAX_BODY}m"
+    assert f"`nginx.ingress.kubernetes.io/proxy-body-size: {passes}`" in PAGE
 
 
 def test_prometheus_finds_the_ports_of_the_page() -> None:

@@ -325,8 +325,12 @@ def test_a_secret_key_set_to_null_is_left_out_and_a_new_one_is_a_file() -> None:
     assert "FUSEBOARD_METRICS_TOKEN_FILE" not in found
     assert found["FUSEBOARD_WATCHDOG_URL_FILE"] == "/run/secrets/fuseboard/watchdog-url"
     assert found["FUSEBOARD_CA_FILE"] == "/run/secrets/ca/ca.crt"
-    # A number stays whole.
-    assert found["FUSEBOARD_ANNOUNCE_S"] == "7200"
+
+
+def test_a_number_stays_as_it_was_written() -> None:
+    """Helm would write a million as 1e+06, which processes refuse."""
+    found = process("full", "web").environment
+    assert (found["FUSEBOARD_ANNOUNCE_S"], found["FUSEBOARD_REDIS_CAPACITY_OPS"]) == ("7200", "1000000")
 
 
 @each_case

@@ -20,7 +20,11 @@
 {{- range $variable, $key := $values.secrets.keys }}
 {{- if $key }}{{ $_ := set $found (printf "%s_FILE" $variable) (printf "/run/secrets/fuseboard/%s" $key) }}{{ end }}
 {{- end }}
-{{- range $variable, $value := $values.env }}{{ $_ := set $found $variable $value }}{{ end -}}
+{{- range $variable, $value := $values.env }}
+{{- /* Helm reads a number as a float, and would write 1000000 as 1e+06. */}}
+{{- if and (kindIs "float64" $value) (eq $value (floor $value)) }}{{ $value = int64 $value }}{{ end }}
+{{- $_ := set $found $variable $value }}
+{{- end -}}
 {{- range $variable, $value := $found }}
 - name: {{ $variable }}
   value: {{ $value | quote }}
