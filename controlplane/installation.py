@@ -4,6 +4,7 @@ The image counts as a checkout: it has the files of one. Nothing here imports Dj
 """
 
 import os
+import sys
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -27,7 +28,12 @@ def default_data_dir() -> Path:
         return FOLDER / ".fuseboard"
     # The specification says that a relative path is as good as none.
     base = Path(os.environ.get("XDG_DATA_HOME") or "~")
-    return (base if base.is_absolute() else Path("~/.local/share").expanduser()) / "fuseboard"
+    if base.is_absolute():
+        return base / "fuseboard"
+    try:
+        return Path("~/.local/share").expanduser() / "fuseboard"
+    except RuntimeError:
+        sys.exit("This user has no home folder for the data: set FUSEBOARD_DATA_DIR to a folder of the user.")
 
 
 def version() -> str:

@@ -17,7 +17,7 @@ from controlplane.redis_acl import PROFILES
 from fuseboard.contract.store_url import SCHEMES, with_ca
 
 #: Data of the embedded servers and the generated secret key; ignored by git.
-DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(installation.default_data_dir())))
+DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR") or installation.default_data_dir())
 
 DEBUG = env.flag("FUSEBOARD_DEBUG")
 #: Serve plain HTTP, as on localhost: cookies are not marked secure, and nothing redirects to https.

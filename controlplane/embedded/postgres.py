@@ -5,6 +5,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -78,7 +79,8 @@ class Postgres:
             self.stop()
             if port_is_free(port):  # a lost race for the port was not the cause
                 break
-        raise ServerFailed(f"Postgres did not start. {self.log} ends with:\n{last_lines(self.log)}")
+        said = f"Postgres did not start. {self.log} ends with:\n{last_lines(self.log)}"
+        raise ServerFailed(said + _hint_for_root(_program("postgres")))
 
     def stop(self) -> None:
         if self.process is not None:
@@ -106,7 +108,8 @@ class Postgres:
         ]
         with self.log.open("ab") as log:
             if spawn(command, log=log).wait(120) != 0:
-                raise ServerFailed(f"initdb failed. {self.log} ends with:\n{last_lines(self.log)}")
+                said = f"initdb failed. {self.log} ends with:\n{last_lines(self.log)}"
+                raise ServerFailed(said + _hint_for_root(_program("initdb")))
         unfinished.rename(self.data)
 
     def _clear_stale_lock(self) -> None:
@@ -180,3 +183,18 @@ def _as_ordinary_user(death_signal: signal.Signals) -> list[str | Path]:
         # Changing the user clears the death signal that ``spawn`` set.
         *("--pdeathsig", death_signal.name.removeprefix("SIG")),
     ]
+
+
+def _hint_for_root(program: Path) -> str:
+    """A hint for root if folders above the program are closed: it checks them without the capability."""
+    if os.geteuid() != 0:
+        return ""
+    folders = reversed(program.resolve().parents)
+    closed = [str(folder) for folder in folders if not folder.stat().st_mode & stat.S_IXOTH]
+    if not closed:
+        return ""
+    return (
+        f"\nPostgres runs as the user {_ordinary_user().pw_name}, who cannot enter {', '.join(closed)}."
+        f" Allow it with `chmod o+x {' '.join(closed)}`, install in another folder, run as another user,"
+        " or set DATABASE_URL to a Postgres server."
+    )

@@ -38,13 +38,19 @@ class Running:
 
 
 def configured() -> dict[str, str]:
-    """The configured servers, by variable or by the file it names: variable -> URL."""
+    """The configured servers, by variable or by the file it names: variable -> URL.
+
+    Raises ``ServerFailed`` if a file cannot be read.
+    """
     found = {}
     for variable in SERVERS:
         url = os.environ.get(variable, "")
         file = os.environ.get(f"{variable}_FILE", "")
         if file:
-            url = Path(file).read_text().strip()
+            try:
+                url = Path(file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ServerFailed(f"{variable}_FILE names a file that cannot be read as text.") from error
         if url:
             found[variable] = url
     return found

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from controlplane import embedded
-from controlplane.embedded import children, reachable
+from controlplane.embedded import children, postgres, reachable
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.valkey import Valkey
 from tests.waiting import wait_until
@@ -168,3 +168,26 @@ def test_an_unreachable_server_is_named_by_its_variable_without_its_password(red
         assert str(port) in sentence
         assert "secret" not in sentence
     assert reachable.problem("FUSEBOARD_REDIS_URL", redis_url) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts Postgres as another user")
+def test_root_is_told_which_folder_is_closed_to_postgres(tmp_path, monkeypatch):
+    closed = tmp_path / "environment"
+    closed.mkdir(mode=0o700)
+    initdb = closed / "initdb"
+    initdb.write_text("#!/bin/sh\nexit 1\n")
+    initdb.chmod(0o755)
+    monkeypatch.setattr(postgres, "_program", lambda name: closed / name)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(embedded.ServerFailed, match="initdb failed") as failure:
+        Postgres(tmp_path / "data").start()
+    said = str(failure.value)
+    assert f"{closed}`, install in another folder" in said
+    assert "chmod o+x" in said
+    assert "DATABASE_URL" in said
+
+
+def test_a_missing_file_of_an_address_is_named_by_its_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATABASE_URL_FILE", str(tmp_path / "missing"))
+    with pytest.raises(embedded.ServerFailed, match="DATABASE_URL_FILE names a file that cannot be read"):
+        embedded.unconfigured()

@@ -113,6 +113,16 @@ def test_its_data_is_the_users_and_never_beside_the_code(installed, variables, f
     assert shown == f"{installed.home / folder}\n"
 
 
+def test_a_user_without_a_home_is_told_what_to_set(installed, tmp_path):
+    """The user of a container may have no entry in passwd."""
+    begin = "import os, pwd; pwd.getpwuid = lambda uid: {}[uid]; del os.environ['HOME']"
+    asking = f"{begin}\ntry:\n    from controlplane import settings; print(settings.DATA_DIR)\n"
+    asking += "except SystemExit as problem:\n    print(problem)"
+    assert "set FUSEBOARD_DATA_DIR to a folder" in installed.python(asking)
+    shown = installed.python(asking, FUSEBOARD_DATA_DIR=str(tmp_path), FUSEBOARD_SECRET_KEY="x" * 50)
+    assert shown == f"{tmp_path}\n"
+
+
 def test_nothing_is_written_beside_the_code(installed, tmp_path):
     def files() -> list[Path]:
         found = (path for path in installed.site.rglob("*") if path.is_file())

@@ -9,6 +9,7 @@ import pytest
 
 from tests.repo.test_requirements import entries_of
 from tools.release.licences import licences_of, problems
+from tools.release.sbom import leave_out_installers, vendored
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTICE = (ROOT / "controlplane/NOTICE").read_text()
@@ -73,3 +74,24 @@ def test_notice_names_the_vendored_files():
     vendored = tomllib.loads((ROOT / "dashboard/static/vendor/VENDORED.toml").read_text())["file"]
     for file in vendored:
         assert file["licence"] in NOTICE, file["path"]
+
+
+def test_a_bill_of_materials_refers_to_nothing_that_it_leaves_out():
+    parts = [{"name": name, "bom-ref": f"{name}==1"} for name in ("pip", "setuptools", "django")]
+    document = {
+        "components": parts,
+        "dependencies": [
+            {"ref": "pip==1"},
+            {"ref": "setuptools==1"},
+            {"ref": "django==1", "dependsOn": ["setuptools==1"]},
+        ],
+    }
+    leave_out_installers(document)
+    assert document["components"] == [parts[2]]
+    assert document["dependencies"] == [{"ref": "django==1", "dependsOn": []}]
+
+
+def test_a_vendored_package_is_one_part_of_the_bill_of_materials():
+    refs = [part["bom-ref"] for part in vendored()]
+    assert refs
+    assert len(refs) == len(set(refs))

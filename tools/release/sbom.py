@@ -24,17 +24,25 @@ def write_sbom(distribution: str, python: Path, file: Path, *, epoch: str) -> in
         SOURCE_DATE_EPOCH=epoch,
     )
     document = json.loads(file.read_text())
-    parts = [part for part in document["components"] if part["name"] not in INSTALLERS]
+    leave_out_installers(document)
+    parts = document["components"]
     for part in parts:
         # Where a wheel was on this machine.
         found = part.get("externalReferences", [])
         part["externalReferences"] = [one for one in found if not one["url"].startswith("file:")]
     document["components"] = parts + (vendored() if distribution == "fuseboard-controlplane" else [])
-    document["dependencies"] = [
-        part for part in document["dependencies"] if not part["ref"].startswith("pip=")
-    ]
     file.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
     return len(document["components"])
+
+
+def leave_out_installers(document: dict[str, Any]) -> None:
+    """Remove them from the parts, and from what depends on what: no reference may lead nowhere."""
+    removed = {part["bom-ref"] for part in document["components"] if part["name"] in INSTALLERS}
+    document["components"] = [part for part in document["components"] if part["bom-ref"] not in removed]
+    document["dependencies"] = [part for part in document["dependencies"] if part["ref"] not in removed]
+    for part in document["dependencies"]:
+        if needed := part.get("dependsOn"):
+            part["dependsOn"] = [ref for ref in needed if ref not in removed]
 
 
 def vendored() -> list[dict[str, Any]]:

@@ -115,7 +115,11 @@ class Stranger:
             raise Lost(f"{problem}\n{name} says:\n{log.read_text()[-2000:]}") from None
         finally:
             process.terminate()
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise Lost(f"{name} does not end at SIGTERM: {log.read_text()[-2000:]}") from None
 
     def _environment(self, machine: str) -> dict[str, str]:
         return {
