@@ -140,6 +140,9 @@ def _steps(
     loader = executor.loader
     state = loader.project_state([node for node in loader.applied_migrations if node in loader.graph.nodes])
     for migration, backwards in full:
+        if backwards:
+            # The state before it: a later migration may have removed the field or the model.
+            state = loader.project_state((migration.app_label, migration.name), at_end=False)
         operations = [part for operation in migration.operations for part in _parts(operation)]
         tables = {
             table

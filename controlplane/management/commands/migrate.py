@@ -66,7 +66,7 @@ class Command(Migrate):
         own = _OWN | {"statement_timeout": options["statement_timeout"]}
         with _own_session(alias, own):
             shows = options["plan"] or options["check_unapplied"] or options["prune"]
-            if not shows:
+            if options["check_only"] or not shows:
                 self._announce(alias, options)
             if options["check_only"]:
                 return

@@ -74,6 +74,21 @@ def test_check_only_of_what_does_not_exist_fails(given: tuple[str, ...]) -> None
         run(*given, "--check-only")
 
 
+def test_what_a_later_migration_has_removed_can_be_in_a_plan_to_undo() -> None:
+    lines = run("contenttypes", "zero", "--check-only").splitlines()
+    # It altered a field that it then removed.
+    assert "  contenttypes.0002_remove_content_type_name: runs code, reads django_content_type" in [
+        line.partition(" (about")[0] for line in lines
+    ]
+
+
+@pytest.mark.parametrize("option", ["--plan", "--check", "--prune"])
+def test_check_only_counts_beside_options_of_django(option: str) -> None:
+    assert "nothing to do" in run("audit", option, "--check-only")
+    with pytest.raises(CommandError, match="9999"):
+        run("audit", "9999", option, "--check-only")
+
+
 @pytest.mark.parametrize("option", ["--plan", "--check"])
 def test_options_of_django_that_show_a_plan_print_theirs_only(option: str) -> None:
     assert "nothing to do" not in run(option)
