@@ -87,7 +87,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def read_manifest() -> Manifest:
-    """Everything as of one moment, so it must not run inside a transaction."""
+    """Everything as of one moment, so it must not run inside a transaction, or while migrations wait."""
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(_SERVER_VERSION)
@@ -107,6 +107,12 @@ def read_manifest() -> Manifest:
             triggers=triggers,
             rows={words: model._default_manager.count() for words, model in {**_EDITED, **_COUNTED}.items()},
         )
+
+
+def waiting_migrations() -> int:
+    """How many migrations of this release the database lacks. Its tables cannot be read before they run."""
+    loader = MigrationLoader(connection)
+    return len((loader.disk_migrations or {}).keys() - (loader.applied_migrations or {}).keys())
 
 
 def _last_migrations() -> dict[str, str]:
@@ -134,10 +140,12 @@ class Verified:
 
 def verify_restore(manifest: Manifest) -> Verified:
     """Compare the database with the manifest of the dump that it was restored from."""
+    differences = list(_migrations(manifest))
+    if waiting_migrations():
+        return Verified(differences, [])
     now = read_manifest()
     good, broken = verify(manifest.heads())
-    differences = [
-        *_migrations(manifest, now),
+    differences += [
         *_key(manifest),
         *_environments(manifest, now),
         *(
@@ -160,12 +168,13 @@ def verify_restore(manifest: Manifest) -> Verified:
     return Verified(differences, [*notes, *_next_steps(manifest, now)])
 
 
-def _migrations(manifest: Manifest, now: Manifest) -> Iterator[Difference]:
+def _migrations(manifest: Manifest) -> Iterator[Difference]:
+    present = _last_migrations()
     lacking = [
         f"{app} {name}"
         for app, name in manifest.migrations.items()
         # Names begin with their number.
-        if now.migrations.get(app, "") < name
+        if present.get(app, "") < name
     ]
     if lacking:
         yield Difference(
@@ -181,9 +190,10 @@ def _migrations(manifest: Manifest, now: Manifest) -> Iterator[Difference]:
             f"This release does not know migrations of the database: {listed(unknown)}.",
             "Install the release that wrote the dump, or a newer one.",
         )
-    if waiting := known - applied:
+    # An incomplete database must be restored again, not migrated.
+    if (waiting := waiting_migrations()) and not lacking:
         yield Difference(
-            f"The dump is of an earlier release: {count(len(waiting), 'migration')} must still run.",
+            f"The dump is of an earlier release: {count(waiting, 'migration')} must still run.",
             f"Run {COMMAND} migrate.",
         )
 

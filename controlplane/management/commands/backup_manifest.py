@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from msgspec import json
 
-from controlplane.repair.backups import read_manifest
+from controlplane.installation import COMMAND
+from controlplane.phrases import count
+from controlplane.repair.backups import read_manifest, waiting_migrations
 
 
 class Command(BaseCommand):
@@ -16,4 +18,10 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if waiting := waiting_migrations():
+            raise CommandError(
+                f"The database lacks {count(waiting, 'migration')} of this release, so its tables cannot be"
+                " read. Use the release that its processes run; 0.1.0 has no backup_manifest, so make the"
+                f" dump alone. Or run {COMMAND} migrate first."
+            )
         self.stdout.write(json.format(json.encode(read_manifest()), indent=2).decode())

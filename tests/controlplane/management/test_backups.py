@@ -45,14 +45,15 @@ def manifest(production: str, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def restored(dump: Path) -> Iterator[None]:
-    """Django's connection leads to a new database with the content of the dump."""
+def restored(dump: Path | None) -> Iterator[None]:
+    """Django's connection leads to a new database with the content of the dump, or an empty one."""
     server, _, _name = database_url().rpartition("/")
     subprocess.run([program("createdb"), f"--maintenance-db={server}/postgres", "restored"], check=True)
     kept = connection.settings_dict["NAME"]
     try:
-        command = [program("pg_restore"), "--exit-on-error", f"--dbname={server}/restored", dump]
-        subprocess.run(command, check=True)
+        if dump:
+            command = [program("pg_restore"), "--exit-on-error", f"--dbname={server}/restored", dump]
+            subprocess.run(command, check=True)
         connection.close()
         connection.settings_dict["NAME"] = "restored"
         yield
@@ -92,6 +93,20 @@ def test_a_manifest_contains_no_secret(manifest: Path) -> None:
         "production": {"epoch": 1, "revision": Environment.objects.get().revision}
     }
     assert (found["rows"]["tenants"], found["rows"]["receivers"]) == (1, 1)
+
+
+def test_a_database_that_this_release_cannot_read_is_named(manifest: Path) -> None:
+    found = json.loads(manifest.read_text())
+    with restored(None):
+        with pytest.raises(CommandError, match=r"lacks \d+ migrations of this release.*dump alone\. Or run"):
+            written()
+        with pytest.raises(CommandError) as error:
+            verified(manifest)
+        assert "lacks migrations that the dump had" in str(error.value)
+        assert "manage.py migrate" not in str(error.value), "it would stand in the way of the restore"
+        manifest.write_text(json.dumps(found | {"migrations": {}}))
+        with pytest.raises(CommandError, match=r"migrations must still run\. Run python manage\.py migrate"):
+            verified(manifest)
 
 
 def raised(manifest: dict[str, Any]) -> None:
