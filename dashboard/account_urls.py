@@ -12,6 +12,8 @@ from dashboard.views.people import login
 
 _off = TemplateView.as_view(template_name="account/account_inactive.html")
 _closed = TemplateView.as_view(template_name="account/refused.html")
+_codes = login.if_readable(codes.view_recovery_codes)
+_new_codes = login.if_readable(codes.generate_recovery_codes)
 
 urlpatterns = [
     path("login", login.Login.as_view(), name="login"),
@@ -36,6 +38,6 @@ urlpatterns = [
     path("account/second-factor", totp.activate_totp, name="mfa_activate_totp"),
     path("account/second-factor.svg", login.totp_picture, name="totp_picture"),
     path("account/second-factor/remove", totp.deactivate_totp, name="mfa_deactivate_totp"),
-    path("account/recovery-codes", codes.view_recovery_codes, name="mfa_view_recovery_codes"),
-    path("account/recovery-codes/new", codes.generate_recovery_codes, name="mfa_generate_recovery_codes"),
+    path("account/recovery-codes", _codes, name="mfa_view_recovery_codes"),
+    path("account/recovery-codes/new", _new_codes, name="mfa_generate_recovery_codes"),
 ]

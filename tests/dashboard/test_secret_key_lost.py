@@ -97,3 +97,18 @@ def test_a_login_with_a_code_says_why_it_fails(lost: str) -> None:
     answer = browser.post("/login/code", {"code": "123456"})
     assert (answer.status_code, browser.get("/account").status_code) == (200, 302)
     assert "Ask an admin to remove it." in answer.content.decode()
+
+
+def test_a_person_with_a_company_account_can_replace_codes_that_cannot_be_read(
+    lost: str, log_in: Any
+) -> None:
+    olga = log_in("olga")
+    assert olga.post("/account/again", {"password": PASSWORD}).status_code == 302
+    for path in ("/account/recovery-codes", "/account/recovery-codes/new"):
+        answer = olga.get(path)
+        assert answer.status_code == 200
+        shown = " ".join(answer.content.decode().split())
+        assert "cannot be read, because <code>FUSEBOARD_SECRET_KEY</code> was changed. Remove" in shown
+    assert olga.post("/account/second-factor/remove").status_code == 302
+    assert not Authenticator.objects.exists()
+    assert olga.get("/account/second-factor").status_code == 200

@@ -1,5 +1,7 @@
 """The login page and the user's own account: allauth's views with our pages."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from allauth.account.views import LoginView
@@ -7,6 +9,7 @@ from allauth.mfa.adapter import get_adapter
 from allauth.mfa.totp.internal.auth import SECRET_SESSION_KEY
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
@@ -58,6 +61,19 @@ def account(request: HttpRequest) -> HttpResponse:
             "this": request.session.get("login", ""),
         },
     )
+
+
+def if_readable(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """A page of recovery codes, or the reason why they cannot be read: a company account logs in without."""
+
+    @wraps(view)
+    def page(request: HttpRequest) -> HttpResponse:
+        try:
+            return view(request)
+        except ValidationError:
+            return render(request, "mfa/recovery_codes/unreadable.html")
+
+    return page
 
 
 @require_GET
