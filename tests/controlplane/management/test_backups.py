@@ -52,8 +52,8 @@ def restored(dump: Path | None) -> Iterator[None]:
     kept = connection.settings_dict["NAME"]
     try:
         if dump:
-            command = [program("pg_restore"), "--exit-on-error", f"--dbname={server}/restored", dump]
-            subprocess.run(command, check=True)
+            into = f"--dbname={server}/restored"
+            subprocess.run([program("pg_restore"), "--exit-on-error", into, dump], check=True)
         connection.close()
         connection.settings_dict["NAME"] = "restored"
         yield
