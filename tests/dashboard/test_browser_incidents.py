@@ -251,7 +251,9 @@ def test_a_silent_pod_looks_silent(screen: Screen) -> None:
         screen.says(row, "No heartbeat", "silent for", "last known at", "unknown")
         # On a busy machine, a heartbeat of another pod can be late for a moment.
         color = "getComputedStyle(document.querySelector('#srv-pod-{} .num')).color"
-        screen.page.wait_for_function(f"{color.format(2)} !== {color.format(1)}", timeout=PATIENCE_S * 1000)
+        # A function: the page forbids that an expression is evaluated again when it does not hold at once.
+        differ = f"() => {color.format(2)} !== {color.format(1)}"
+        screen.page.wait_for_function(differ, timeout=PATIENCE_S * 1000)
         screen.says(f"document.querySelector('{foot}').innerText", "3 pods, 1 silent", "on 2 of 3")
         silent = screen.page.evaluate(f"{row}.match(/silent for (?:(\\d+) min )?(\\d+) s/).slice(1)")
         assert 60 * int(silent[0] or 0) + int(silent[1]) < PATIENCE_S, "not the time of its mode"

@@ -19,6 +19,8 @@ STAY: dict[str, str] = {
     "agents/fuseboard/contract/budget_limits.py": "a calendar period, which only fixed windows have",
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "controlplane/usage/clear_counter.py": "slots belong to calls that run; any other counter can be cleared",
+    "agents/fuseboard/cli/doctor/redis_check.py": "only slots follow the time of calls",
+    "controlplane/policies/latency_advice.py": "only slots follow the time of calls",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
     "controlplane/api/examples/configuration_out.json": "examples",

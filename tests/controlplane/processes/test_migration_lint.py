@@ -1,7 +1,7 @@
 """Migrations after the last release lock out no caller for long, and break no process of that release.
 
 ``django-migration-linter`` judges the SQL of each migration, and rules of our own that for tables that grow.
-``test_rollback.py`` compares the database with the code of the last release.
+``test_rollback_lint.py`` compares the database with the code of the last release.
 """
 
 import re
