@@ -353,7 +353,8 @@ class TestTrouble:
 
 
 class TestBodies:
-    def test_a_beat_never_exceeds_what_the_gateway_accepts(self):
+    def test_a_beat_never_exceeds_what_the_gateway_accepts(self, caplog: pytest.LogCaptureFixture):
+        caplog.set_level("INFO", logger="fuseboard")
         counters = Counters()
         for number in range(500):
             counters.call(f"a-dependency-with-a-long-name-{number:030}", Outcome.OK)
@@ -378,3 +379,4 @@ class TestBodies:
         assert len(sent.breakers) > 100
         left_out = 500 - len(sent.counters.dependencies) + 500 - len(sent.breakers) + 1000 - len(sent.want)
         assert sent.cut == left_out
+        assert f"heartbeat.cut {left_out} entries" in caplog.text

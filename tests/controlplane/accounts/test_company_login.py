@@ -338,7 +338,7 @@ def test_item_7_a_missing_nonce_is_refused(admin: Provider) -> None:
     assert "nonce" in refused(admin)
 
 
-@pytest.mark.parametrize("claim", ["aud", "exp", "iat", "iss"])
+@pytest.mark.parametrize("claim", ["aud", "exp", "iat", "iss", "sub"])
 def test_item_7_an_id_token_without_a_claim_is_refused(admin: Provider, claim: str) -> None:
     admin.faults["without"] = [claim]
     assert "id_token" in refused(admin)

@@ -110,6 +110,16 @@ def test_secrets_stay_readable_after_a_key_was_replaced(ada: User, settings: Any
     assert Adapter().decrypt(Authenticator.objects.get(type="totp").data["secret"]) == secret
 
 
+def test_a_new_link_of_the_command_line_can_remove_a_lost_second_factor(ada: User) -> None:
+    give_second_factor(ada)
+    call_command("new_link", "ada", stdout=StringIO())
+    assert Authenticator.objects.filter(user=ada).exists()
+    out = StringIO()
+    call_command("new_link", "ada", "--without-second-factor", stdout=out)
+    assert "/welcome/" in out.getvalue()
+    assert not Authenticator.objects.filter(user=ada).exists()
+
+
 def test_a_role_may_require_a_second_factor(ada: User, settings: Any) -> None:
     settings.MFA_ROLES = frozenset({"admin"})
     browser = Client()

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from django.utils import timezone
 from msgspec import json, structs
+from structlog.testing import capture_logs
 
 from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.attempt import send_once
@@ -86,6 +87,15 @@ def test_a_plan_that_is_too_large_replaces_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="more than"):
         write_plan(tmp_path, plan(receivers=large))
     assert read_plan_files(tmp_path) == {"production": plan()}
+
+
+def test_a_gateway_whose_folder_cannot_be_written_says_so_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    gateway = ready_gateway(oncall_dir=str(tmp_path / "file"))
+    emergency = Emergency(gateway.fleets, gateway.settings, gateway.clock, Counts())
+    with capture_logs() as logs:
+        emergency._keep_in_thread({"production": plan()})
+    assert [line["event"] for line in logs] == ["oncall.plan_not_written"]
 
 
 def test_a_journal_knows_after_a_crash_what_may_have_arrived(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from controlplane.editing import edits
 from controlplane.policies.nginx import MAX_OWN, export_nginx
 from tests.controlplane.calling import API
+from tests.controlplane.monitoring.monitoring_tools import run
 
 #: The tokens of nginx: comments, quoted and bare words, and separators.
 _TOKEN = re.compile(r'\s+|#[^\n]*|"((?:[^"\\]|\\.)*)"|([^\s;{}"#]+)|([;{}])', re.DOTALL)
@@ -271,3 +273,16 @@ def test_nginx_counts_an_ipv6_client_by_its_network_and_ipv4_as_ipv4(edit: Any, 
         assert counted("2001:db8:7:1::9") == ip_address(network).packed[: prefix // 8]
         for alone in ("fe80::5", "::1"):
             assert counted(alone) == ip_address(alone).packed
+
+
+def test_nginx_takes_the_file_with_the_lines_of_the_page(edit: Any, tmp_path: Path) -> None:
+    edit("set_subject_limit", name="addresses", limit=30, window_s=1, burst=30, per=["ip"])
+    edit("create_tenant", tenant='x"; return 200; #', tier="enterprise")
+    (tmp_path / "fuseboard.conf").write_text("".join(export_nginx("production", gateways=2)))
+    page = (Path(__file__).parents[3] / "docs/deployment.md").read_text()
+    block = page.partition("## nginx in front")[2].partition("```nginx")[2].partition("```")[0]
+    block = block.replace("/etc/nginx/", f"{tmp_path}/").replace("server {", "server { listen 127.0.0.1:1;")
+    file = tmp_path / "nginx.conf"
+    file.write_text(f"pid {tmp_path}/pid; error_log stderr; events {{}}\n{block}")
+    tried = run("nginx", "-t", "-p", tmp_path, "-c", file)
+    assert "syntax is ok" in tried.stderr, tried.stderr

@@ -21,8 +21,10 @@ import trustme
 from django.core.exceptions import ImproperlyConfigured
 
 import fuseboard
+from controlplane.fleet.status_client import StatusClient
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.redis.clients import connect
+from fuseboard.cli.ctl.exit_codes import Exit
 from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.store import open_store
@@ -323,6 +325,8 @@ def test_web_speaks_tls_itself_and_a_renewed_certificate_needs_no_restart(
         assert "Secure" in (answer.headers["Set-Cookie"] or "")
         with pytest.raises(ssl.SSLCertVerificationError):
             get(port, "/login", forged.ca)
+        assert ctl(port, papers.ca).returncode == Exit.FORBIDDEN
+        assert "cannot be trusted" in ctl(port, forged.ca).stderr
 
         kept = http.client.HTTPSConnection(
             "127.0.0.1", port, timeout=60, context=ssl.create_default_context(cafile=papers.ca)
@@ -341,6 +345,19 @@ def test_web_speaks_tls_itself_and_a_renewed_certificate_needs_no_restart(
         kept.close()
 
 
+def ctl(port: int, ca: str) -> "subprocess.CompletedProcess[str]":
+    """A call with a token that web does not know."""
+    variables = {
+        "FUSEBOARD_API_URL": f"https://127.0.0.1:{port}",
+        "FUSEBOARD_API_TOKEN": f"fb_0123456789abcdef_{'5' * 64}",
+        "FUSEBOARD_CA_FILE": ca,
+    }
+    command = [sys.executable, "-m", "fuseboard", "ctl", "breakers"]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+
 def _is_trusted(port: int, ca: str) -> bool:
     try:
         return get(port, "/healthz", ca).status == 200
@@ -354,7 +371,7 @@ def _log_after_a_handshake(port: int, papers: Papers, folder: Path) -> str:
 
 
 def test_an_agent_syncs_with_a_gateway_it_trusts(
-    production: str, papers: Papers, forged: Papers, tmp_path: Path, redis_url: str, ada: Any
+    production: str, papers: Papers, forged: Papers, tmp_path: Path, redis_url: str, ada: Any, settings: Any
 ) -> None:
     from datetime import timedelta
 
@@ -393,6 +410,11 @@ def test_an_agent_syncs_with_a_gateway_it_trusts(
         try:
             runner.run(eventually(lambda: beats(believer) >= 2))
             assert beats(doubter) == 0
+            # Web asks it while Postgres is down, and trusts it alike.
+            settings.GATEWAY_URLS, settings.CA_FILE = [f"https://127.0.0.1:{port}"], papers.ca
+            wait_until(lambda: StatusClient().ask(production).answered == 1, "an answer to web")
+            settings.CA_FILE = forged.ca
+            assert StatusClient().ask(production).answered == 0
             # Rotated without a restart: the old token ends, and heartbeats continue.
             token_file.write_text(new_token())
             before = beats(believer)

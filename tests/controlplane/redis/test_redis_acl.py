@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha1
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,34 @@ def test_a_pod_cannot_log_in_for_another_environment(guarded: str) -> None:
             client.ping()
     with redis.Redis.from_url(url_of(guarded, "agent-staging", STAGING)) as client:
         assert client.ping()
+
+
+def test_a_new_file_adds_an_environment_and_leaves_connections_open(
+    guarded: str, agent_url: str, profile: str
+) -> None:
+    """``ACL LOAD``: pods of the new environment log in, and no pod that is connected notices it."""
+    staging = url_of(guarded, "agent-staging", STAGING)
+    with (
+        redis.Redis.from_url(url_of(guarded, "keeper", KEEPER)) as keeper,
+        redis.Redis.from_url(agent_url, single_connection_client=True) as pod,
+    ):
+        file = Path(keeper.config_get("aclfile")["aclfile"])
+        text, connection = file.read_text(), pod.client_id()
+        renewed = text.replace(sha256(AGENT.encode()).hexdigest(), sha256(b"renewed").hexdigest())
+        without = "".join(line for line in renewed.splitlines(True) if "agent-staging" not in line)
+        file.write_text(without)
+        keeper.execute_command("ACL", "LOAD")
+        try:
+            for url in (staging, agent_url):
+                with redis.Redis.from_url(url) as client, pytest.raises(redis.AuthenticationError):
+                    client.ping()
+            assert pod.client_id() == connection
+        finally:
+            file.write_text(text)
+            keeper.execute_command("ACL", "LOAD")
+        with redis.Redis.from_url(staging) as client:
+            assert client.ping()
+        assert pod.client_id() == connection
 
 
 def test_the_control_plane_does_all_its_work(configured: str, control_url: str) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -81,7 +82,8 @@ def hashes(text: str) -> dict[str, str]:
 BOTH = f"production={AGENT},staging=another {AGENT}"
 
 
-def test_each_environment_has_its_own_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_has_its_own_password(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/"  # nobody asks it
     found = hashes(lines(monkeypatch, AGENT_PASSWORDS=BOTH))
     assert set(found) == {"agent-production", "agent-staging", "control"}
     assert len(set(found.values())) == 3

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import redis
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from controlplane.redis import endless_scripts
-from controlplane.redis.endless_scripts import KILLED, kill_endless_scripts
+from controlplane.redis.endless_scripts import KILLED, UNKILLABLE, kill_endless_scripts
 from controlplane.redis_acl import HARDENED
 from controlplane.repair import tasks
 
@@ -34,6 +35,13 @@ class Primary:
         self.killed = True
 
 
+class Written(Primary):
+    """A primary whose script has written."""
+
+    def script_kill(self) -> None:
+        raise redis.ResponseError("UNKILLABLE Sorry the script already executed write commands")
+
+
 @pytest.fixture
 def primaries(monkeypatch: pytest.MonkeyPatch) -> list[Primary]:
     found = [Primary(down=True), Primary(down=False), Primary(down=False)]
@@ -47,6 +55,21 @@ def test_a_script_is_killed_although_another_primary_is_down(primaries: list[Pri
     with pytest.raises(redis.ConnectionError, match="refused"):
         next(outcomes)
     assert [primary.killed for primary in primaries] == [False, True, True]
+
+
+@pytest.mark.django_db
+def test_a_script_that_has_written_is_reported_with_what_ends_it(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/"
+    monkeypatch.setattr(endless_scripts, "_servers", lambda url: iter([Written(down=False)]))
+    name, labels = "fuseboard_redis_scripts_blocked_total", {"outcome": UNKILLABLE}
+    before = REGISTRY.get_sample_value(name, labels) or 0
+    with capture_logs() as logs:
+        tasks.keep_redis_ready()
+    [line] = [line for line in logs if line["event"] == "redis.script_blocked"]
+    assert (line["outcome"], "SHUTDOWN NOSAVE" in line["advice"]) == ("unkillable", True)
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
 
 
 # Reading one metric reads all of them, also those of collectors that other tests have registered.
