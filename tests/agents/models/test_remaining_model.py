@@ -3,6 +3,7 @@
 import pytest
 import redis
 from hypothesis import settings
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.contract.policy import Limit
@@ -41,5 +42,6 @@ def test_the_model_notices_that_a_ramp_cuts_a_debt(
 ):
     with mutated(mutant, monkeypatch) as read:
         machine = remaining_machine(limits, bucket(20, 5, seconds=60), read("admit"), read("settle"))
-    with pytest.raises(AssertionError):
+    # On a busy machine, a key can expire in real time while Hypothesis repeats what failed: noticed, too.
+    with pytest.raises((AssertionError, FlakyFailure)):
         run_state_machine_as_test(machine, settings=HUNT)
