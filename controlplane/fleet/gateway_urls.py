@@ -16,16 +16,16 @@ from django.conf import settings
 
 from controlplane.env import LOOKED_UP
 
-#: The addresses of a name count for so long before they are looked up again.
+#: Seconds for which the addresses of a name count before they are looked up again.
 KEPT_S = 5.0
-#: A caller waits for the name server for so long. After it, the last addresses count.
+#: Seconds for which a caller waits for the name server. Then the last addresses count.
 WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
 
 
 class Names:
-    """Looks names up, each in a thread: a name server that does not answer holds nobody up."""
+    """Looks each name up in a thread, so that a caller waits for at most ``WAIT_S``."""
 
     def __init__(self) -> None:
         self._lock = Lock()

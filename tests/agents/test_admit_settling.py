@@ -163,7 +163,7 @@ class TestWhatAVendorHasLeft:
                 assert store.contents() == before, (limit.name, most)
 
     def test_what_others_have_spent_is_returned_once(self, limits: redis.Redis):
-        # Of a minute: the key of a bucket expires in real time when it is paid, also while a machine is busy.
+        # The limits are per minute: a key expires in real time, which must not end within this test.
         for limit in (window(100, 60), bucket(100, 100, seconds=60)):
             limits.flushall()
             store = Store(limits, [limit])

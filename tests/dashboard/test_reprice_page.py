@@ -86,7 +86,7 @@ def test_a_model_that_was_saved_meanwhile_is_looked_at_again(log_in: Any) -> Non
 def test_the_largest_budgets_are_listed_and_the_others_are_one_line(
     log_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each tenant can have one of its own."""
+    """Each tenant can have a budget of its own."""
     monkeypatch.setattr(repricing, "_SHOWN", 1)
     for name, owner in (
         ("pool-day", {"dependency": "payments-api"}),

@@ -93,7 +93,7 @@ def test_a_pod_has_no_rights(case: str, part: str) -> None:
     found = process(case, part)
     security = found.pod["securityContext"]
     assert security["runAsNonRoot"] is True
-    # As in the Dockerfile.
+    # The Dockerfile makes this user.
     assert {security["runAsUser"], security["runAsGroup"], security["fsGroup"]} == {10_001}
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert found.pod["automountServiceAccountToken"] is False

@@ -310,7 +310,7 @@ def secret_key_lost(field: Field) -> str:
     return f"fired {took_s:.0f} s after the processes were replaced; resolved with the earlier key"
 
 
-#: What an export does not contain, by table. Environments have one row each of their own.
+#: Tables that an export does not contain. Environments have one row each of their own.
 NOT_EXPORTED = (
     *("accounts_user", "accounts_agenttoken", "accounts_apitoken", "alerts_receiver", "alerts_route"),
     *("alerts_mute", "alerts_incident", "breakers_override"),

@@ -52,7 +52,7 @@ ENDS = ("whole", "stream", *BROKEN, 429, 500, 400)
 INPUT_OFF = 0.1
 #: Both accounts, and the tenant, have a budget.
 BUDGETS = (GPT, CLAUDE, "acme")
-#: What pods wait for anyway comes sooner.
+#: Pods wait for a shorter time than usual.
 QUICK = ((kept_budgets, "LOOK_S", 0.1), (drain, "SOON_S", 0.2), (settlements, "LATER_S", 0.1))
 
 
@@ -287,7 +287,7 @@ class World:
         await self.read(stream, "stream", charged, words=WORDS)
         self.charge(charged.body["model"], "stream", charged, words=WORDS)
 
-    # What is counted
+    # Calls that count
 
     async def half_a_stream(self) -> tuple[Any, Charged]:
         """A stream that the pod reads later; the pod has looked at the budgets with its reserve."""

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "requirements").glob("*.txt"))
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
 
-#: What these install, no test imports.
+#: No test imports the packages of these files.
 ALONE = ("bench.txt", "rq.txt", "arq.txt", "langchain.txt", "release.txt", "docs.txt")
 
 

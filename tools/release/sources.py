@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-#: As in fuseboard.contract.build, which a builder need not have installed.
+#: The name is that of fuseboard.contract.build, which a builder need not have installed.
 COMMIT_FILE = "commit"
 
 

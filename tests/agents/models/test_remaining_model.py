@@ -23,7 +23,7 @@ KINDS = {
     "bucket with a rate that does not divide": bucket(7, 9, seconds=60),
 }
 
-#: What a ramp can do to a counter that scripts can read.
+#: Mutants in which a ramp cuts a counter that scripts can read.
 CUTS = [mutant for mutant in RAMP_MUTANTS if mutant.name.startswith("a ramp cuts")]
 
 

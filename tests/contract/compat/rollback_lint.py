@@ -16,7 +16,7 @@ _COLUMNS = """
            OR is_generated = 'ALWAYS', character_maximum_length
     FROM information_schema.columns WHERE table_schema = current_schema()
 """
-#: What a statement in Python names: a table, or a function that returns one.
+#: A table that a statement in Python names, or a function that returns one.
 _NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE(?: ONLY)?)\s+([a-z]\w*_\w+)")
 _RELATIONS = """
     SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace

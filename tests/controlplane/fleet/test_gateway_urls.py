@@ -75,7 +75,7 @@ def test_without_a_name_server_the_last_addresses_count(
     assert gateway_urls() == ["http://10.0.0.1:8001"]
     names.addresses = []
     assert gateway_urls() == ["http://10.0.0.1:8001"]
-    # It does not even answer: nobody waits for longer than that, and one question is under way.
+    # The name server does not answer: each caller waits for WAIT_S, and one look-up is under way.
     monkeypatch.setattr(module, "WAIT_S", 0.05)
     names.answers.clear()
     asked = names.asked
@@ -84,7 +84,7 @@ def test_without_a_name_server_the_last_addresses_count(
 
 
 def test_a_name_without_an_address_is_asked_as_it_is(names: NameServer) -> None:
-    """So that the message of whoever asks names it."""
+    """The error of the caller then contains the name."""
     assert gateway_urls() == ["http://gateway:8001"]
 
 

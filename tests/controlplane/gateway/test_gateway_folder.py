@@ -1,4 +1,4 @@
-"""Gateways of one machine share a place for the time without Postgres: each has a folder of its own there."""
+"""Gateways of one machine share FUSEBOARD_ONCALL_DIR: each has a folder of its own there."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

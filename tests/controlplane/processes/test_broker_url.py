@@ -19,7 +19,7 @@ def test_celery_finds_the_sentinels_and_the_name_of_the_primary() -> None:
     options = transport_options(SENTINELS)
     connection = Connection(broker_url(SENTINELS), transport_options=options)
     assert connection.alt == ["sentinel://:p%40ss@one:26379/2", "sentinel://:p%40ss@[::1]:26380/2"]
-    # What kombu logs in with at the primary, once a Sentinel has named it.
+    # Kombu logs in with these at the primary, once a Sentinel has named it.
     assert (connection.password, connection.virtual_host) == ("p@ss", "2")
     assert options["master_name"] == "queue"
     assert options["sentinel_kwargs"]["password"] == "watch"

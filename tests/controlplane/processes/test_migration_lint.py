@@ -39,7 +39,7 @@ GROWING = {
     "usage_demand",
     "usage_ruledemand",
 }
-#: What the analysis finds in migrations between 0.1.0 and the release after it, and why that is right here.
+#: Findings in migrations between 0.1.0 and the release after it, and the reason why each is right here.
 ALLOWED: dict[str, tuple[set[str], str]] = {
     "alerts.0011_encrypt_receivers": ({"ALTER_COLUMN"}, "0.1.0 has no receivers"),
     "fleet.0007_bound_events_of_pods": (
