@@ -311,7 +311,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
             loop = asyncio.new_event_loop()
             agent = AsyncAgent(settings=self.settings)
             self._thread = threading.Thread(
-                target=run_until_stopped, args=(loop, JOIN_S), name="fuseboard-loop", daemon=True
+                target=run_until_stopped, args=(loop,), name="fuseboard-loop", daemon=True
             )
             self._thread.start()
             try:

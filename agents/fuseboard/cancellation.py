@@ -18,6 +18,9 @@ CANCEL_AGAIN_S = 0.1
 #: ``stop`` of one part waits for the end of its tasks for at most this time.
 STOP_S = 0.3
 
+#: A thread of its own waits for the end of its tasks for at most this time. Nobody waits for that thread.
+THREAD_STOP_S = 2.0
+
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     """Whether ``event`` is set within the time; ``None`` waits without a limit."""
@@ -29,14 +32,25 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     return True
 
 
-def run_until_stopped(loop: asyncio.AbstractEventLoop, within_s: float) -> None:
-    """Run a loop in this thread until it is stopped; then its tasks have ``within_s`` to end."""
+def run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop in this thread until it is stopped; then its tasks have ``THREAD_STOP_S`` to end."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
     finally:
-        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=within_s))
+        loop.run_until_complete(_stop_all_tasks(THREAD_STOP_S))
         loop.close()
+
+
+async def _stop_all_tasks(within_s: float) -> None:
+    """Stop the tasks of this loop, and those that they begin while they end, such as a new connection."""
+    until = monotonic() + within_s
+    tried = {asyncio.current_task()}
+    while (tasks := asyncio.all_tasks() - tried) and (left_s := until - monotonic()) > 0:
+        await stop_tasks(*tasks, within_s=left_s)
+        tried |= tasks
+    # A transport that was aborted closes its socket in the next turn of the loop.
+    await asyncio.sleep(0)
 
 
 async def stop_tasks(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fuseboard.blocking import JOIN_S
 from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.cancellation import run_until_stopped, stop_tasks, wait_for_event
 from fuseboard.configuration.startup import read_in_time
@@ -226,7 +225,7 @@ async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog
 
 def test_the_thread_of_a_blocking_agent_ends_although_a_task_cannot_be_cancelled():
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=run_until_stopped, args=(loop, JOIN_S), daemon=True)
+    thread = threading.Thread(target=run_until_stopped, args=(loop,), daemon=True)
     thread.start()
 
     async def swallow_all() -> None:
@@ -240,6 +239,27 @@ def test_the_thread_of_a_blocking_agent_ends_although_a_task_cannot_be_cancelled
     loop.call_soon_threadsafe(loop.stop)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def test_the_thread_of_a_blocking_agent_ends_tasks_that_begin_while_others_end():
+    """A question that is cancelled may connect once more: nobody waits for that task."""
+    loop = asyncio.new_event_loop()
+    begun: list[asyncio.Task[None]] = []
+
+    async def begins_another(count: int) -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            if count:
+                begun.append(asyncio.get_running_loop().create_task(begins_another(count - 1)))
+
+    thread = threading.Thread(target=run_until_stopped, args=(loop,), daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(begins_another(3), loop)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert [task.cancelled() for task in begun] == [True] * 3
 
 
 async def ignore_cancellations(until: asyncio.Event) -> None:

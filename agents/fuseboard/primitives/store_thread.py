@@ -63,7 +63,7 @@ class StoreThread:
                 # Both belong together: parts of a store belong to the loop that they are first used on.
                 self._loop, self._store = asyncio.new_event_loop(), open_store(self._redis_url)
                 self._thread = threading.Thread(
-                    target=run_until_stopped, args=(self._loop, STOP_S), name="fuseboard-store", daemon=True
+                    target=run_until_stopped, args=(self._loop,), name="fuseboard-store", daemon=True
                 )
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(question, self._loop)
