@@ -53,6 +53,15 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 // 60 else "")
 
 
+def window_words(seconds: int) -> str:
+    """What a limit is per: 1 to "s", 60 to "min", 90 to "90 s", 7200 to "2 hours"."""
+    for of_unit, unit in ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s")):
+        if seconds % of_unit == 0:
+            units = seconds // of_unit
+            return unit if units == 1 else f"{units} {unit}{'s' if unit in ('day', 'hour') else ''}"
+    return f"{seconds} s"
+
+
 def size(number: int) -> str:
     """Bytes, as ``1.5 MiB``."""
     amount, unit = float(number), "B"

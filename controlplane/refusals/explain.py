@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.breakers.models import Transition
+from controlplane.phrases import amount_words, window_words
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import full_columns
@@ -14,7 +15,6 @@ from controlplane.refusals.names import Named, Rule, find_pod, find_rule, find_t
 from controlplane.refusals.states import States, fields_of, read_states, tier_of
 from controlplane.refusals.tokens import GenuineToken, find_token
 from controlplane.refusals.words import (
-    amount_words,
     budget_words,
     cause_words,
     limit_words,
@@ -22,7 +22,6 @@ from controlplane.refusals.words import (
     rate_of,
     reason_words,
     wait_words,
-    window_words,
 )
 from fuseboard.contract.policy import is_service_rule
 from fuseboard.contract.words import FailurePolicy, Mode, Reason

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from controlplane.phrases import usd
+from controlplane.phrases import amount_words, window_words
 from controlplane.policies.limits import full_columns
-from fuseboard.contract.budgets import MICRO_USD, AtSpent
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.words import Mode, Reason
 
 REASONS = {
@@ -42,7 +42,6 @@ _AT_100 = {
     AtSpent.WARN: "then calls pass",
     AtSpent.DEGRADE: "then calls are degraded",
 }
-_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
 
 
 def reason_sentence(reason: str) -> str:
@@ -79,11 +78,6 @@ def limit_words(columns: dict[str, Any] | None) -> str:
     return f"{text}, only counted" if full["shadow"] else text
 
 
-def amount_words(amount: int, measure: str) -> str:
-    """``50.00 USD``, ``2,000 tokens``."""
-    return usd(amount) if measure == MICRO_USD else f"{amount:,} {measure}"
-
-
 def budget_words(fields: dict[str, Any]) -> str:
     """``50.00 USD per month in UTC, then calls are refused``."""
     amount, raised, measure = fields["amount"], fields["raised_to"], fields["measure"]
@@ -99,14 +93,6 @@ def rate_of(columns: dict[str, Any] | None) -> float | None:
     full = full_columns(columns)
     counts_rates = full["algorithm"] != "concurrency" and not full["period"] and full["measure"] == "calls"
     return full["limit"] / full["window_s"] if counts_rates and full["window_s"] <= _LONGEST_RATE_S else None
-
-
-def window_words(seconds: int) -> str:
-    for size, unit in _UNITS:
-        if seconds % size == 0:
-            count = seconds // size
-            return unit if count == 1 else f"{count} {unit}{'s' if unit in ('day', 'hour') else ''}"
-    return f"{seconds} s"
 
 
 def wait_words(milliseconds: int) -> str:

@@ -13,7 +13,7 @@ from controlplane.fleet.stated_limits import (
     proven,
     refused_calls,
 )
-from controlplane.phrases import amount_words, count, percent
+from controlplane.phrases import amount_words, count, percent, window_words
 from controlplane.policies.limits import LimitColumns
 from controlplane.suggestions.models import SuggestionKind
 from fuseboard.contract.words import Algorithm
@@ -133,4 +133,4 @@ def _moment(at: datetime, now: datetime) -> str:
 
 
 def _rate(limit: LimitColumns, number: int) -> str:
-    return f"{amount_words(number, limit.measure)} per {limit.window_s:,} s"
+    return f"{amount_words(number, limit.measure)} per {window_words(limit.window_s)}"

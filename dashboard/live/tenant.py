@@ -12,6 +12,7 @@ from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.fleet.live import TOP_TENANTS, TenantFigures
+from controlplane.phrases import window_words
 from controlplane.policies.limits import QuotaColumns, columns_for
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.policies.revision_rows import Change as Changed
@@ -22,7 +23,7 @@ from controlplane.usage.what_if import DAYS
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.known import rates_known
 from dashboard.words.labels import policy_words
-from dashboard.words.rate_words import ends_words, window_words
+from dashboard.words.rate_words import ends_words
 from fuseboard.contract.limit_fields import QUOTAS
 from fuseboard.contract.words import Algorithm
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from django.db import InterfaceError, OperationalError
 from django.urls import reverse
 
-from controlplane.phrases import amount_words
+from controlplane.phrases import amount_words, window_words
 from controlplane.suggestions.models import Suggestion, SuggestionKind
 from controlplane.suggestions.reading import Learned, LearnedLimit, read_learned
 from controlplane.validation import LONGEST_REASON
-from dashboard.words.rate_words import window_words
 
 #: *Follow* fills this in: limits may fall to this part of the configured number, in percent.
 FLOOR_PERCENT = 10

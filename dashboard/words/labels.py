@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.fleet.mode_words import mode_change_words
-from controlplane.phrases import amount_words
+from controlplane.phrases import amount_words, window_words
 from controlplane.policies.limit_fields import WORDS
 from controlplane.status.incidents import CAUSES
-from dashboard.words.rate_words import window_words
 from dashboard.words.setting_lines import lower_first, setting_words, value_text
 from dashboard.words.store_errors import store_error_words
 from fuseboard.contract.words import Algorithm

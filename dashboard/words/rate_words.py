@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from controlplane.phrases import window_words
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import full_columns
 
@@ -24,15 +25,6 @@ def rate_words(columns: Fields, *, kind_of_window: bool = True) -> str:
 def limits_calls_at_once(columns: Fields) -> bool:
     """Whether the limit is about calls at the same time: it has no rate."""
     return bool(full_columns(columns)["algorithm"] == "concurrency")
-
-
-def window_words(seconds: int) -> str:
-    """1 to "s", 60 to "min", 90 to "90 s"."""
-    for unit, word in ((86_400, "day"), (3600, "h"), (60, "min"), (1, "s")):
-        if seconds % unit == 0:
-            count = seconds // unit
-            return word if count == 1 else f"{count} {word}"
-    return f"{seconds} s"
 
 
 def ends_words(columns: Fields) -> str:

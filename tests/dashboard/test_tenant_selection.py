@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from editor_steps import bulk_shown
 
+from controlplane.phrases import window_words
 from controlplane.policies.models import Revision, Tenant, TenantQuota, TierQuota
 from dashboard.views.tenants.bulk import MAX_SELECTED
-from dashboard.words.rate_words import window_words
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

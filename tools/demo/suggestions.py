@@ -22,8 +22,8 @@ def put_suggestions() -> None:
     found = {
         SuggestionKind.TOO_LOW: (
             600,
-            "In 1,240 answers to 2 pods since 09:12 UTC the vendor said 600 calls per 60 s."
-            " Configured: 240 calls per 60 s. From 09:40 to 09:50 UTC limits of ours refused 60 calls of 2"
+            "In 1,240 answers to 2 pods since 09:12 UTC the vendor said 600 calls per min."
+            " Configured: 240 calls per min. From 09:40 to 09:50 UTC limits of ours refused 60 calls of 2"
             " pods. You use at most 40 % of what you may.",
         ),
         SuggestionKind.OTHERS: (

@@ -18,6 +18,7 @@ from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
+from controlplane.phrases import window_words
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
@@ -33,7 +34,6 @@ from dashboard.views.limits.template_form import TemplateForm
 from dashboard.views.page import context_of, find_named, names_of, not_found, show, text_parameter
 from dashboard.words.change_words import column_words
 from dashboard.words.changed_items import items_to_come
-from dashboard.words.rate_words import window_words
 from dashboard.words.setting_lines import column_label, lower_first
 
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.

@@ -27,8 +27,8 @@ def test_a_lower_number_of_the_vendor_is_suggested_with_counts() -> None:
     assert found(pods(said=600, answers=615)) == {
         "limit": (
             600,
-            "In 12,300 answers to 20 pods since 09:12 UTC the vendor said 600 calls per 60 s."
-            " Configured: 900 calls per 60 s.",
+            "In 12,300 answers to 20 pods since 09:12 UTC the vendor said 600 calls per min."
+            " Configured: 900 calls per min.",
         )
     }
 
