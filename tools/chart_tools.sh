@@ -4,16 +4,18 @@
 # usage: tools/chart_tools.sh FOLDER        it prints nothing if both are there
 set -eu
 folder=$1
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+# Without this, a shell that a signal ends does not run the line above.
+trap 'exit 1' HUP INT TERM
 
 build() { # COMMAND VERSION MODULE
     [ -x "$folder/$1-$2" ] && return
     command -v go >/dev/null || { echo "go is not installed: it builds $1. On Debian: apt-get install golang" >&2; exit 1; }
     echo "Building $1 $2 ..."
-    built=$(mktemp -d)
-    trap 'rm -rf "$built"' EXIT
-    GOBIN=$built go install -ldflags="-s -w" "$3@v$2"
+    GOBIN=$made go install -ldflags="-s -w" "$3@v$2"
     mkdir -p "$folder"
-    mv "$built/$1" "$folder/$1-$2"
+    mv "$made/$1" "$folder/$1-$2"
 }
 
 build kubeconform 0.8.0 github.com/yannh/kubeconform/cmd/kubeconform

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.contract.compat.release import install_wheel, python_path
+from tests.contract.compat.release import python_path
+from tests.repo.distributions import COMMIT, built_wheels
 from tests.waiting import wait_until
-from tools.release.sources import DISTRIBUTIONS, copy_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "controlplane/pyproject.toml").read_text())["project"]["version"]
@@ -20,19 +22,19 @@ RUN = "import sys; sys.argv[0] = 'fuseboard-server'; from controlplane.command_l
 class Installation:
     """Both wheels in a folder of their own, and a user with an empty home."""
 
-    def __init__(self, folder: Path) -> None:
-        sites = []
-        for name in DISTRIBUTIONS:
-            copy_sources(name, folder / "sources" / name, commit="0123456789abcdef")
-            sites.append(install_wheel(folder / "sources" / name, folder / name))
-        self.site = folder / "fuseboard-controlplane" / "site"
+    def __init__(self, folder: Path, wheels: Mapping[str, Path]) -> None:
+        sites = {name: folder / name for name in wheels}
+        for name, wheel in wheels.items():
+            with zipfile.ZipFile(wheel) as files:
+                files.extractall(sites[name])
+        self.site = sites["fuseboard-controlplane"]
         self.home = folder / "home"
         self.home.mkdir()
         self.data = self.home / ".local/share/fuseboard"
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("FUSEBOARD", "XDG"))
         }
-        self.environment = kept | {"HOME": str(self.home), "PYTHONPATH": python_path(*sites)}
+        self.environment = kept | {"HOME": str(self.home), "PYTHONPATH": python_path(*sites.values())}
         for name in ("DJANGO_SETTINGS_MODULE", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(name, None)
 
@@ -63,20 +65,20 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return Installation(tmp_path_factory.mktemp("installed"))
+    return Installation(tmp_path_factory.mktemp("installed"), built_wheels(tmp_path_factory))
 
 
 def test_it_says_its_version_and_its_commit(installed):
     """The version of Django says nothing to an operator."""
     for words in (["--version"], ["version"]):
         ended = installed.run(*words)
-        assert ended.stdout == f"fuseboard-server {VERSION} (commit 0123456789ab)\n", ended.stderr
+        assert ended.stdout == f"fuseboard-server {VERSION} (commit {COMMIT[:12]})\n", ended.stderr
 
 
 def test_the_agent_says_its_version_and_its_commit(installed):
     asking = "import sys; sys.argv[1:] = ['--version']; from fuseboard.cli import main; main()"
     shown = installed.python(asking)
-    assert shown == f"fuseboard {VERSION} (commit 0123456789ab)\n"
+    assert shown == f"fuseboard {VERSION} (commit {COMMIT[:12]})\n"
 
 
 def test_a_checkout_says_the_commit_that_git_knows():

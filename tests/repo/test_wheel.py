@@ -1,7 +1,5 @@
 """What is installed: a pod's agent with its scripts, and a control plane with its pages and no demo."""
 
-import subprocess
-import sys
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -12,25 +10,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tools.release.sources import COMMIT_FILE, DISTRIBUTIONS, copy_sources
+from tests.repo.distributions import COMMIT, build_wheel, built_wheels, sources_of
+from tools.release.sources import COMMIT_FILE, DISTRIBUTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT = "0123456789abcdef" * 2
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel of each distribution, built from its sources as ``make release`` does."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for name in DISTRIBUTIONS:
-        copy_sources(name, folder / "sources" / name, commit=COMMIT)
-        build(folder / "sources" / name, folder / name)
-    return {name: next((folder / name).glob("*.whl")) for name in DISTRIBUTIONS}
-
-
-def build(source: Path, to: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(to)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    return built_wheels(tmp_path_factory)
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -51,7 +39,7 @@ def files_under(folder: str, pattern: str = "*") -> set[str]:
 
 def test_the_wheel_holds_the_agent_and_only_the_agent(tmp_path):
     """Also built from the checkout itself, as in the image."""
-    build(ROOT, tmp_path)
+    build_wheel(ROOT, tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = names_in(wheel)
     assert {"fuseboard/__init__.py", "fuseboard/py.typed", "fuseboard/contract/keys.py"} <= names
@@ -118,3 +106,14 @@ def test_both_are_one_release():
         if line.startswith("fuseboard")
     )
     assert pin.specifier == SpecifierSet(f"=={version}")
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_sources_name_no_folder_of_the_checkout(wheels, name):
+    """uv would look for the agent beside the folder in which somebody has unpacked the sdist."""
+    copied = tomllib.loads((sources_of(wheels[name]) / "pyproject.toml").read_text())
+    ours = tomllib.loads((ROOT / DISTRIBUTIONS[name].pyproject).read_text())
+    places = ours["tool"].pop("uv", {})
+    assert set(places) <= {"sources"}
+    assert bool(places) == (name == "fuseboard-controlplane")
+    assert copied == ours

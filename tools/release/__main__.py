@@ -1,6 +1,7 @@
 """``make release``: the files of the checked out commit, in ``dist/``, and what a stranger does with them.
 
-Only what is committed is built. ``dist/`` is replaced when everything has passed.
+Only what is committed is built. The page that the stranger follows, NOTICE, and what the bills of materials
+need are read from this tree, so it must have no changes. ``dist/`` is replaced when everything has passed.
 """
 
 import shutil
@@ -29,8 +30,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     commit = git("rev-parse", "HEAD")
-    if git("status", "--porcelain"):
-        say("There are changes that are not committed. They are not in the release.")
+    if changes := git("status", "--porcelain"):
+        sys.exit(f"These files are not as the commit has them. Commit them, or run git stash -u:\n{changes}")
     with tempfile.TemporaryDirectory(prefix="fuseboard-release-") as made:
         folder = Path(made)
         # The user of the embedded Postgres must reach what is installed here.
@@ -53,8 +54,10 @@ def _make(commit: str, folder: Path) -> Path:
         shutil.copy(path, dist)
     say("  both builds have the same hashes")
     strangers = _walks(folder, dist)
-    for name in DISTRIBUTIONS:
-        _describe(name, strangers[0], dist, epoch=git("show", "--no-patch", "--format=%ct", commit))
+    epoch = git("show", "--no-patch", "--format=%ct", commit)
+    for version, stranger in strangers.items():
+        for name in DISTRIBUTIONS:
+            _describe(name, version, stranger, dist, epoch=epoch)
     files = sorted(dist.iterdir())
     (dist / "SHA256SUMS").write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     for path in files:
@@ -62,16 +65,16 @@ def _make(commit: str, folder: Path) -> Path:
     return dist
 
 
-def _walks(folder: Path, dist: Path) -> list[Stranger]:
-    """A stranger for each Python of this machine."""
-    strangers = []
+def _walks(folder: Path, dist: Path) -> dict[str, Stranger]:
+    """Version of Python -> the stranger who has it, for each of this machine."""
+    strangers = {}
     pythons = find_pythons()
     for version, python in pythons.items():
         if python is None:
             continue
         say(f"A stranger with Python {version} follows docs/deployment.md")
         began = time.monotonic()
-        strangers.append(walk(folder / f"python{version}", python, dist, lambda text: say(f"  {text}")))
+        strangers[version] = walk(folder / f"python{version}", python, dist, lambda text: say(f"  {text}"))
         say(f"  {time.monotonic() - began:.0f} s")
     for version, python in pythons.items():
         if python is None:
@@ -81,16 +84,19 @@ def _walks(folder: Path, dist: Path) -> list[Stranger]:
     return strangers
 
 
-def _describe(name: str, stranger: Stranger, dist: Path, *, epoch: str) -> None:
-    """The bill of materials and the licences of what was installed."""
+def _describe(name: str, version: str, stranger: Stranger, dist: Path, *, epoch: str) -> None:
+    """The bill of materials and the licences of what was installed: another Python needs other packages."""
     environment = stranger.folder / MACHINES[name] / "venv"
     found = list(problems(installed_in(environment), NOTICE.read_text()))
     if found:
         raise Lost("\n".join(found))
     (wheel,) = dist.glob(f"{name.replace('-', '_')}-*.whl")
-    file = dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
+    file = dist / f"{'-'.join(wheel.name.split('-')[:2])}-python{version}.cdx.json"
     parts = write_sbom(name, environment / "bin/python", file, epoch=epoch)
-    say(f"  {name}: {parts} parts in its bill of materials, each licence allowed or named in NOTICE")
+    say(
+        f"  {name} with Python {version}: {parts} parts in its bill of materials,"
+        " each licence allowed or named in NOTICE"
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 ``python -m tools.release.sources controlplane FOLDER`` copies those of one, so that any tool can build it.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 #: The name is that of fuseboard.contract.build, which a builder need not have installed.
 COMMIT_FILE = "commit"
+#: Where uv finds packages of a checkout, and of no other place.
+_PLACES_OF_UV = re.compile(r"\n*^\[tool\.uv\.sources\]\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
 
 
 class Sources(NamedTuple):
@@ -38,7 +41,8 @@ def copy_sources(distribution: str, folder: Path, *, tree: Path = ROOT, commit: 
         shutil.copytree(tree / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     for name in ("README.md", "LICENSE"):
         shutil.copy(tree / name, folder / name)
-    shutil.copy(tree / sources.pyproject, folder / "pyproject.toml")
+    project = (tree / sources.pyproject).read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(_PLACES_OF_UV.sub("\n", project), encoding="utf-8")
     if commit:
         (folder / sources.package / COMMIT_FILE).write_text(f"{commit}\n", encoding="ascii")
 
