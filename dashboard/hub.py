@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 #: How often figures are read when no notice arrives sooner.
 TICK_S = 1.0
+#: How often those of one environment are read while no page is open: its history has a point each 3 s, and a
+#: frame that is older than 3 s says so.
+UNSEEN_TICK_S = 2.0
 #: Changes are collected for this long: at most four messages a second.
 COALESCE_S = 0.25
 #: ``stop`` waits for the end of the tasks for at most this time.
@@ -98,7 +101,7 @@ class Hub:
         self._wake = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._run(), name="hub"),
-            asyncio.create_task(listen(self._wake, self._doubt), name="hub-listen"),
+            asyncio.create_task(listen(self._notice, self._doubt), name="hub-listen"),
         ]
 
     def of(self, environment: str) -> Known:
@@ -134,6 +137,11 @@ class Hub:
         if self._tasks:
             self._tasks[0].get_loop().call_soon_threadsafe(self._wake.set)
 
+    def _notice(self) -> None:
+        """Wake the hub for an open page. While none is open, the next tick by the clock is early enough."""
+        if self._sockets:
+            self._wake.set()
+
     def _doubt(self) -> None:
         for sockets in self._sockets.values():
             for socket in sockets:
@@ -155,8 +163,12 @@ class Hub:
             await asyncio.sleep(max(0.0, began + COALESCE_S - loop.time()))
             # Not wait_for: up to Python 3.11 it swallows a cancellation that comes together with the wake.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.01, began + TICK_S - loop.time())):
+                async with asyncio.timeout(max(0.01, began + self._period_s() - loop.time())):
                     await wake.wait()
+
+    def _period_s(self) -> float:
+        """The time between two ticks without a notice. Unseen environments are read in turn."""
+        return TICK_S if self._sockets else max(TICK_S, UNSEEN_TICK_S / max(1, len(self.environments)))
 
     def _hand_out(self, drawn: dict[Topic, Drawing], began: float) -> None:
         for topic, drawing in drawn.items():

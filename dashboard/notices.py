@@ -17,8 +17,8 @@ CHANNELS = (notify_channels.FLEET, notify_channels.CONFIG, notify_channels.LOGIN
 _RETRY_S = 2.0
 
 
-async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
-    """Set ``wake`` at every notice, for ever. Without Postgres the hub still ticks by the clock.
+async def listen(changed: Callable[[], None], doubt: Callable[[], None]) -> None:
+    """Call ``changed`` at every notice, for ever. Without Postgres the hub still ticks by the clock.
 
     ``doubt`` is called when a login has ended or a role has changed.
     """
@@ -28,13 +28,13 @@ async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
             async with await psycopg.AsyncConnection.connect(where, autocommit=True) as connection:
                 for channel in CHANNELS:
                     await connection.execute(f"LISTEN {channel}")
-                wake.set()
+                changed()
                 doubt()
                 async for notice in connection.notifies():
                     if notice.channel == notify_channels.LOGINS:
                         logins.forget(json.loads(notice.payload).get("logins", []))
                         doubt()
-                    wake.set()
+                    changed()
         except psycopg.OperationalError as error:
             log.warning("hub.listen_lost", error=str(error).splitlines()[0])
         await asyncio.sleep(_RETRY_S)

@@ -10,8 +10,8 @@ from dashboard.live.known import rates_known
 POINTS = 40
 #: Seconds per point. A short history has finer points, so that ten minutes are more than one dot.
 STEPS = (3, 15, 60)
-#: Samples that are further apart than this are not neighbours in a strip of seconds.
-_TICKS_APART_S = 5.0
+#: Rates are smoothed over 5 s: what is read describes as many seconds before it, if none of them was read.
+_SMOOTHED_S = 5.0
 #: Failures above this share of the calls in a second make a tall mark.
 _BAD_SHARE = 0.2
 #: An episode that no tick has continued for this time dates nothing of now.
@@ -33,8 +33,9 @@ class History:
         passed = facts.now - self._last
         if passed < 0.9:
             return
-        # Seconds of which nothing is known. A slow tick leaves none, and an environment without readers many.
-        missed = " " * (min(POINTS, round(passed) - 1) if passed > _TICKS_APART_S else 0)
+        # The hub reads less often what no page shows. After a longer break, nothing is known of the seconds.
+        seconds = min(POINTS, round(passed)) if self._began else 1
+        missed, read = (seconds - 1, 1) if passed > _SMOOTHED_S else (0, seconds)
         self._last = facts.now
         self._began = self._began or facts.now
         for name, value in samples.items():
@@ -44,10 +45,10 @@ class History:
             # Gateways list a dependency while it is called. One that was called before has no calls now.
             traffic = dict.fromkeys(self._marks, DependencyFigures()) | facts.figures.dependencies
         for name in self._marks.keys() - traffic.keys():
-            self._marks[name].extend(f"{missed} ")
+            self._marks[name].extend(" " * seconds)
         for name, t in traffic.items():
             now = mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
-            self._marks.setdefault(name, deque(maxlen=POINTS)).extend(f"{missed}{now}")
+            self._marks.setdefault(name, deque(maxlen=POINTS)).extend(" " * missed + now * read)
 
     def last_episode(self, now: float) -> Episode:
         """The episode of the last moment, so that the beginning of an incident stays."""

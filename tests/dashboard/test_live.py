@@ -266,6 +266,32 @@ async def test_a_drawing_older_than_two_seconds_is_never_served(hub, monkeypatch
     await drawn_for(second)
 
 
+async def test_while_no_page_is_open_the_hub_ticks_half_as_often_and_at_no_notice(hub):
+    hub.environments = ("production",)
+    assert hub._period_s() == 2.0
+    hub._notice()
+    assert not hub._wake.is_set()
+    topic, reader = topic_of("page=overview", "viewer"), Offered()
+    hub.join(topic, reader)
+    assert hub._period_s() == 1.0
+    hub._wake.clear()
+    hub._notice()
+    assert hub._wake.is_set()
+    hub.leave(topic, reader)
+    assert hub._period_s() == 2.0
+
+
+async def test_each_of_two_environments_that_no_page_shows_is_read_every_two_seconds(hub):
+    hub.environments = ("production", "staging")
+    assert hub._period_s() == 1.0
+    hub._ticks = 0
+    read = []
+    for _ in range(4):
+        hub._ticks += 1
+        read += hub._to_read(set(), found=True)
+    assert read == ["staging", "production"] * 2
+
+
 async def test_the_hub_stops_although_a_notice_arrives_at_the_same_time(hub, monkeypatch):
     monkeypatch.setattr("dashboard.hub.TICK_S", 60.0)
     hub.start()

@@ -447,6 +447,17 @@ def test_long_windows_have_readable_units():
     ]
 
 
+def test_the_strip_has_a_mark_of_every_second_although_every_second_one_was_read():
+    """Rates are smoothed over 5 s, and the hub reads less often what no page shows."""
+    history = History()
+    rates = FleetFigures(gateways=1, dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)})
+    for at in (1_000.0, 1_002.0, 1_004.1, 1_006.0):
+        history.add(facts(server("a", CLOSED), now=at, figures=rates), {})
+    assert history.marks("payments-api") == " " * 33 + "o" * 7
+    history.add(facts(server("a", CLOSED), now=1_008.0, figures=FleetFigures(gateways=1)), {})
+    assert history.marks("payments-api", count=5) == "ooo  "
+
+
 def test_the_strip_of_seconds_is_blank_where_nothing_was_read():
     history = History()
     rates = FleetFigures(gateways=1, dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)})
