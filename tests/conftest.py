@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from controlplane import embedded
 from controlplane.embedded.valkey import Valkey
+from tests.distribution import ByFile, longest_first
 from tests.waiting import PATIENCE_S
 
 _session = ExitStack()
@@ -93,56 +93,13 @@ def pytest_unconfigure() -> None:
     _session.close()
 
 
-#: These start many processes and wait for them. One worker runs them, one after the other: two at once starve
-#: each other on a machine with two cores.
-_MANY_PROCESSES = (
-    "tests/controlplane/alerts/delivery/test_alert_worker",
-    "tests/controlplane/alerts/test_alerts_without_stores",
-    "tests/controlplane/api/test_compat_releases",
-    "tests/controlplane/management/test_followed_pages",
-    "tests/controlplane/gateway/test_gateway_pair",
-    "tests/controlplane/processes/test_pgbouncer",
-    "tests/controlplane/monitoring/test_real_prometheus",
-    "tests/controlplane/processes/test_upgrades",
-    "tests/demo/",
-    "tests/experiments/test_storm_processes",
-    "tests/faults/",
-    "tests/journeys/",
-    "tests/repo/test_compose_runs",
-)
-#: These simulate with one busy processor and share nothing: each test goes to the next free worker.
-_EACH_ALONE = ("tests/experiments/test_experiments",)
-#: What takes longest comes first, so that the workers end together.
-_FIRST = (
-    *_MANY_PROCESSES,
-    *_EACH_ALONE,
-    "tests/dashboard/test_browser",
-    "tests/controlplane/api/test_api_schema",
-    "tests/controlplane/accounts/test_permission_matrix",
-)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: (
-            not item.nodeid.startswith(_MANY_PROCESSES),
-            not item.nodeid.startswith(_FIRST),
-        )
-    )
+    longest_first(items)
 
 
-class _ByFile(LoadFileScheduling):
-    """Give a worker one file at a time; the files with many processes are one, and a simulation is one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_EACH_ALONE):
-            return nodeid
-        return "many processes" if nodeid.startswith(_MANY_PROCESSES) else super()._split_scope(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return _ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 if "pytest_django" in sys.modules:
