@@ -13,20 +13,26 @@ django.setup()
 from tests.controlplane.processes.replacing import (  # noqa: E402
     formation,
     last_release,
+    replace_at_once,
     roll_back,
     start,
+    this_release,
     upgrade,
 )
 
 CALLS, EDITS = 10_000, 50
+#: Upgrades and rollbacks.
+TIMES = 4
 
 
 def main(folder: Path) -> int:
     before = last_release(folder)
     with formation(folder, setup=before, fresh=True) as world:
-        start(world, before, limit=2 * CALLS * 9 // 10)
+        start(world, before, limit=TIMES * CALLS * 9 // 10)
         upgrade(world, before, calls=CALLS, edits=EDITS, migrate=True)
         roll_back(world, before, calls=CALLS, edits=EDITS)
+        for release in (this_release(), before):
+            replace_at_once(world, release, calls=CALLS, edits=EDITS)
         found = list(world.problems())
         sys.stdout.write("; ".join([*found, str(world.figures)]))
     return bool(found)

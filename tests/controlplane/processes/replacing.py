@@ -150,7 +150,7 @@ class Formation:
             "worker": [
                 *("-m", "celery", "-A", "controlplane", "worker", "--beat", "--pool", "threads"),
                 *("--concurrency", "2", "--without-gossip", "--without-mingle"),
-                *("--schedule", str(self.folder / "schedule")),
+                *("--schedule", str(self.folder / f"schedule-{of.name}")),
             ]
         }.get(name) or ["manage.py", name, "--port", str(self.ports[name]), "--exactly"]
         with (self.folder / "logs" / name).open("ab") as log:
@@ -192,6 +192,17 @@ class Formation:
         if name not in PODS:
             self._end(name)
         self.begin(name, by)
+
+    @contextmanager
+    def beside(self, name: str, by: Release) -> Iterator[None]:
+        """Replace a process by one that starts first: both run while the block runs."""
+        before = f"{name} before"
+        self._processes[before] = self._processes.pop(name)
+        if name in self.ports:
+            self.ports[name] = free_port()
+        self.begin(name, by)
+        yield
+        self._end(before)
 
     def _end_all(self) -> None:
         for name in list(self._processes):
@@ -259,7 +270,7 @@ class Formation:
 
     def _edit_once(self, number: int) -> None:
         """Like a client: send again what got no answer, with the key of the first time."""
-        url = f"{self.plane.web}/api/v1/production/tenants/{EDITED}/quotas/{QUOTA}"
+        path = f"/api/v1/production/tenants/{EDITED}/quotas/{QUOTA}"
         headers = {"Authorization": f"Bearer {self.plane.api_token}", "Idempotency-Key": f"edit-{number:05}"}
         body: dict[str, Any] = {
             "limit": 1_000 + number,
@@ -270,6 +281,8 @@ class Formation:
         }
 
         def sent() -> bool:
+            # Another web may have taken over.
+            url = f"{self.plane.web}{path}"
             try:
                 if "expected_version" not in body:
                     tenant = self.plane.http.get(url.rpartition("/quotas/")[0], headers=headers)
@@ -374,6 +387,25 @@ def roll_back(world: Formation, to: Release, *, calls: int, edits: int) -> None:
     """The same in reverse. The database stays as this release has migrated it."""
     world.manage(this_release(), "manage.py", "begin_upgrade", "--for", "60m")
     _replace(world, [(name, to) for name in reversed(ORDER)], calls=calls, edits=edits)
+
+
+def replace_at_once(world: Formation, by: Release, *, calls: int, edits: int) -> None:
+    """As Helm and Kubernetes do: the whole control plane at the same time, and then the pods.
+
+    Web and workers of both releases run beside each other. The gateway keeps its name, so it ends first.
+    """
+
+    def control_plane() -> None:
+        with ThreadPoolExecutor(1) as pool, world.beside("worker", by):
+            gateway = pool.submit(world.replace, "gateway", by)
+            with world.beside("web", by):
+                # Callers go to the new one when it is ready, and to the old one until then.
+                world.plane.web = f"http://127.0.0.1:{world.ports['web']}"
+                gateway.result()
+
+    world.manage(this_release(), "manage.py", "begin_upgrade", "--for", "60m")
+    world.during(control_plane, calls=calls // 3, edits=edits // 3)
+    _replace(world, [(name, by) for name in PODS], calls=calls - calls // 3, edits=edits - edits // 3)
 
 
 def _replace(world: Formation, stages: list[tuple[str, Release]], *, calls: int, edits: int) -> None:
