@@ -14,6 +14,7 @@ from celery.signals import beat_init, celeryd_init, setup_logging, worker_shutti
 from django.conf import settings
 from django.utils.log import configure_logging
 
+from controlplane import installation
 from controlplane.embedded import reachable
 from controlplane.reloading import follow_log_level
 from controlplane.shutdown import EndWatch
@@ -27,6 +28,9 @@ WORKER_END_S = 35.0
 
 #: Whether this process is beat alone. It sends names of tasks, so it imports no task and no model of Django.
 _BEAT = "beat" in sys.argv[1:]
+
+if _BEAT:
+    installation.sign_nothing()
 
 app = Celery("controlplane", fixups=[] if _BEAT else None)
 app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -29,6 +29,8 @@ VARIABLES = frozenset(
     """.split()  # noqa: SIM905 - read as a text, not as many strings
 )
 
+_STORES = ("DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL")
+
 
 @checks.register(CONFIGURATION)
 def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage]:
@@ -52,21 +54,26 @@ def variables_are_spelled_as_they_are_read(**_: Any) -> list[checks.CheckMessage
 
 @checks.register(CONFIGURATION)
 def stores_are_configured(**_: Any) -> list[checks.CheckMessage]:
-    stores = {
-        "DATABASE_URL": settings.DATABASE_URL,
-        "FUSEBOARD_REDIS_URL": settings.REDIS_URL,
-        "FUSEBOARD_BROKER_URL": settings.BROKER_URL,
-    }
+    stores = {"DATABASE_URL": settings.DATABASE_URL, "FUSEBOARD_REDIS_URL": settings.REDIS_URL}
     return [
-        checks.Error(
-            f"{name} is not set.",
-            hint=f"Set it to the server's URL, or run the command with `{COMMAND}` without any of"
-            f" {', '.join(stores)}: embedded servers are then started.",
-            id=f"fuseboard.E00{number}",
-        )
+        _not_set(name, f"fuseboard.E00{number}")
         for number, (name, url) in enumerate(stores.items(), start=1)
         if not url
     ]
+
+
+@checks.register(deploy=True)
+def queue_is_configured(**_: Any) -> list[checks.CheckMessage]:
+    """Only workers and beat use the queue, so other processes may run without it."""
+    return [] if settings.BROKER_URL else [_not_set("FUSEBOARD_BROKER_URL", "fuseboard.E003")]
+
+
+def _not_set(name: str, number: str) -> checks.Error:
+    hint = (
+        f"Set it to the server's URL, or run the command with `{COMMAND}` without any of"
+        f" {', '.join(_STORES)}: embedded servers are then started."
+    )
+    return checks.Error(f"{name} is not set.", hint=hint, id=number)
 
 
 @checks.register(deploy=True)

@@ -4,10 +4,10 @@
 """
 
 import os
-import secrets
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ OFFLINE = {"help", "collectstatic", "compilemessages", "findstatic", "redis_acl"
 
 #: Commands that run while Postgres is away: to them it is news, and no error. Settings are checked anyway.
 ENDURING = {"web", "gateway", "worker", "beat", "check"}
+
+#: Commands that use the queue: requests never enqueue tasks.
+QUEUEING = {"worker", "beat"}
 
 
 def main(servers: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
@@ -32,23 +35,24 @@ def main(servers: Callable[[], AbstractContextManager[Any]] | None = None) -> No
     # A reader of a pipe gets each line at once, as on a terminal.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as any process has
     if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
-        _sign_nothing()
+        installation.sign_nothing()
         execute_from_command_line(sys.argv)
         return
     try:
         if servers is None:
             _name_what_is_unreachable(command)
-            servers = embedded.running
+            servers = partial(embedded.running, _missing(command))
         with servers():
             execute_from_command_line(sys.argv)
     except embedded.ServerFailed as failure:
         sys.exit(str(failure))
 
 
-def _sign_nothing() -> None:
-    """Keep the settings from writing a secret key: the command needs none, and the disk may be read-only."""
-    if not os.environ.get("FUSEBOARD_SECRET_KEY") and not os.environ.get("FUSEBOARD_SECRET_KEY_FILE"):
-        os.environ["FUSEBOARD_SECRET_KEY"] = secrets.token_hex(32)
+def _missing(command: str) -> list[str]:
+    """The variables of servers that are started, because the command needs them and none is configured."""
+    found = embedded.unconfigured()
+    # A web process beside other stores need not know the queue.
+    return [] if found == ["FUSEBOARD_BROKER_URL"] and command not in QUEUEING else found
 
 
 def _name_what_is_unreachable(command: str) -> None:

@@ -4,6 +4,7 @@ The image counts as a checkout: it has the files of one. Nothing here imports Dj
 """
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def default_data_dir() -> Path:
         return Path("~/.local/share").expanduser() / "fuseboard"
     except RuntimeError:
         sys.exit("This user has no home folder for the data: set FUSEBOARD_DATA_DIR to a folder of the user.")
+
+
+def sign_nothing() -> None:
+    """Keep the settings from writing a secret key: this process needs none, and its disk may be read-only."""
+    if not os.environ.get("FUSEBOARD_SECRET_KEY") and not os.environ.get("FUSEBOARD_SECRET_KEY_FILE"):
+        os.environ["FUSEBOARD_SECRET_KEY"] = secrets.token_hex(32)
 
 
 def version() -> str:

@@ -60,6 +60,18 @@ class Process:
         return found
 
     @property
+    def secret_files(self) -> dict[str, tuple[str, str]]:
+        """Files of `/run/secrets/fuseboard`: the name of each, its Secret, and its key there."""
+        (volume,) = (volume for volume in self.pod["volumes"] if volume["name"] == "secrets")
+        files = [
+            (item["path"], (source["secret"]["name"], item["key"]))
+            for source in volume["projected"]["sources"]
+            for item in source["secret"]["items"]
+        ]
+        assert len(dict(files)) == len(files), "a file twice"
+        return dict(files)
+
+    @property
     def writable(self) -> dict[str, dict[str, Any]]:
         """Folders that it may write, and the volume or the claim of each."""
         volumes = {volume["name"]: volume for volume in self.pod["volumes"]}

@@ -1,6 +1,7 @@
 """Containers of ``deploy/plain`` as services of ``tests.repo.composed``: how this machine starts them."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,27 +26,37 @@ def service_of(part: str) -> dict[str, Any]:
     }
 
 
-def write_secret(machine: Machine, values: dict[str, str]) -> None:
-    """The keys of the Secret as files for the group of the processes, as the kubelet writes them."""
-    folder = machine.folder / "secret"
-    folder.mkdir(mode=0o755)
-    for key, value in values.items():
-        file = folder / key
-        file.write_text(value)
+def _mount_secrets(machine: Machine, part: str, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Write the files of a container for its group, as the kubelet does: variable -> its file."""
+    folder = machine.folder / "secrets" / part
+    folder.mkdir(mode=0o755, parents=True)
+    found = process("plain", part)
+    for name, (secret, key) in found.secret_files.items():
+        file = folder / name
+        file.write_text(secrets[secret][key])
         if os.geteuid() == 0:
             os.chown(file, 0, USER)
         file.chmod(0o440)
-    machine.volumes["/run/secrets/fuseboard"] = folder
+    mounted = "/run/secrets/fuseboard/"
+    return {
+        variable: str(folder / value.removeprefix(mounted))
+        for variable, value in found.environment.items()
+        if value.startswith(mounted)
+    }
 
 
-def begin(machine: Machine, part: str) -> None:
-    """Start the container as the first process of its own namespace, which no init is there to help."""
+def begin(machine: Machine, part: str, secrets: Mapping[str, Mapping[str, str]]) -> None:
+    """Start the container as the first process of its own namespace, which no init is there to help.
+
+    ``secrets``: the keys of each Secret, of which it gets those that its manifest names.
+    """
     ports = {str(port): str(machine.ports[name]) for port, name in _PORTS.items()}
     listens = f"127.0.0.1:{machine.ports['pod-worker']}"
     machine.start(
         f"pod-{part}",
         service_of(part),
         first=as_first_process(),
+        **_mount_secrets(machine, part, secrets),
         **(ports | ({"FUSEBOARD_WORKER_METRICS_PORT": listens} if part == "worker" else {})),
     )
 

@@ -5,6 +5,7 @@ Nothing here needs Helm. ``test_with_helm.py`` renders the chart.
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"secrets": {"keys": {"SECRET_KEY": "secret-key"}}}, "$.secrets.keys"),
     ({"networkPolicies": {"agents": []}}, "$.networkPolicies.agents"),
     ({"mfa_roles": "admin"}, "$"),
+    ({"proxies": ""}, "$.proxies"),
+    ({"proxies": "*"}, "$.proxies"),
+    ({"proxies": "0.0.0.0/0"}, "$.proxies"),
+    ({"proxies": "10.4.0.0/16,ingress"}, "$.proxies"),
+    ({"mfaRoles": "anything"}, "$.mfaRoles"),
+    ({"podLabels": {"app.kubernetes.io/component": "web"}}, "$.podLabels"),
+    ({"env": {"FUSEBOARD_TLS_CERT_FILE": "/tls/tls.crt"}}, "$.env.FUSEBOARD_TLS_CERT_FILE"),
+    ({"env": {"FUSEBOARD_AUDIT_EXPORT_FILE": "/audit"}}, "$.env.FUSEBOARD_AUDIT_EXPORT_FILE"),
+    ({"env": {"FUSEBOARD_DATA_DIR": "/data"}}, "$.env.FUSEBOARD_DATA_DIR"),
 ]
 
 
@@ -130,8 +140,11 @@ def test_what_is_checked_in_was_rendered_from_this_chart() -> None:
 
 def test_the_chart_has_the_number_of_the_release_that_it_installs() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["version"] == chart["appVersion"]
-    assert re.fullmatch(r"\d+\.\d+\.\d+", chart["version"])
+    project = tomllib.loads((render_chart.ROOT / "controlplane/pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == project["version"]
+    # Helm takes versions of another form. Between two releases, no chart has the number of one.
+    assert chart["version"] == re.sub(r"\.dev(\d+)$", r"-dev.\1", project["version"])
+    assert re.fullmatch(r"\d+\.\d+\.\d+(-dev\.\d+)?", chart["version"])
 
 
 def test_the_readme_of_the_chart_says_that_no_cluster_ran_it() -> None:

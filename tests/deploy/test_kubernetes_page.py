@@ -8,10 +8,12 @@ import jsonschema
 import pytest
 import yaml
 
+from controlplane.alerts.people.upgrades import MAX_MINUTES
 from controlplane.api.http.body_limit import MAX_BODY, MAX_OF_PLAN
 from controlplane.checks import VARIABLES
 from controlplane.gateway.settings import GatewaySettings
-from tests.deploy.manifests import EXAMPLES, PARTS, VERSIONS, load, manifests, problems, process
+from controlplane.management.commands.web import server_config
+from tests.deploy.manifests import CASES, EXAMPLES, PARTS, VERSIONS, load, manifests, problems, process
 from tests.deploy.test_chart_files import SCHEMA, merged
 from tools.render_chart import CHART, ROOT
 
@@ -29,9 +31,23 @@ def test_the_values_of_the_page_are_valid() -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(merged(page_values()))
 
 
-def test_the_secret_of_the_page_has_the_keys_that_the_chart_reads() -> None:
-    (command,) = re.findall(r"create secret generic fuseboard (.*?)```", PAGE, re.DOTALL)
-    assert set(re.findall(r"--from-(?:file|literal)=([\w-]+)", command)) == KEYS
+def secrets_of_the_manifests() -> dict[str, set[str]]:
+    """Name of each Secret -> the keys that some process reads."""
+    found: dict[str, set[str]] = {}
+    for part in PARTS:
+        for secret, key in process("plain", part).secret_files.values():
+            found.setdefault(secret, set()).add(key)
+    return found
+
+
+def test_the_secrets_of_the_page_have_the_keys_that_the_chart_reads() -> None:
+    commands = re.findall(
+        r"create secret generic ([\w-]+) ((?:.*\\\n)*.*)", PAGE.replace("kubectl", "\nkubectl")
+    )
+    found = {name: set(re.findall(r"--from-(?:file|literal)=([\w-]+)", keys)) for name, keys in commands}
+    assert found == secrets_of_the_manifests()
+    assert set().union(*found.values()) == KEYS
+    assert page_values()["secrets"] == {"name": "fuseboard", "metricsName": "fuseboard-metrics"}
 
 
 def test_every_workload_that_the_page_names_exists() -> None:
@@ -75,7 +91,46 @@ def test_the_times_of_the_page_are_those_of_the_manifests() -> None:
     # Helm must wait for longer than the job may take.
     minutes = process("plain", "migrate").workload["spec"]["activeDeadlineSeconds"] // 60
     assert [int(found) > minutes for found in re.findall(r"--timeout (\d+)m", PAGE)] == [True, True]
-    assert f"--timeout={minutes}m job/fuseboard-migrate" in PAGE
+    assert f"--for=jsonpath='{{.status.conditions}}' --timeout={minutes + 1}m job/fuseboard-migrate" in PAGE
+    # A long migration must not outlive the time in which nobody is called.
+    (muted,) = re.findall(r"begin_upgrade --for (\d+)m", PAGE)
+    assert minutes <= int(muted) <= MAX_MINUTES
+    assert f"for at most {minutes} minutes" in PAGE
+
+
+def test_the_page_goes_on_only_after_a_migration_that_succeeded() -> None:
+    """Waiting for `complete` alone takes an hour after a job that has failed."""
+    (commands,) = re.findall(
+        r"^```sh\n(.*deploy/plain/fuseboard\.yaml)\n```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    lines = commands.splitlines()[-4:]
+    conditions = [re.findall(r"wait --for=(\S+)", line) for line in lines]
+    assert conditions == [[], ["jsonpath='{.status.conditions}'"], ["condition=complete"], []]
+
+
+def test_the_image_of_the_page_is_that_of_the_chart() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert re.findall(r"--tag (\S+) ", PAGE) == [
+        f"{page_values()['image']['repository']}:{chart['appVersion']}"
+    ]
+
+
+def test_the_page_names_what_must_be_replaced_without_helm() -> None:
+    assert f"`{process('plain', 'web').environment['FUSEBOARD_PROXIES']}`" in PAGE
+    text = "\n".join(path.read_text() for path in CASES["plain"])
+    namespaces = set(re.findall(r"kubernetes\.io/metadata\.name: ([\w-]+)", text))
+    assert namespaces == {"ingress-nginx", "monitoring"}
+    assert all(f"`{name}`" in PAGE for name in namespaces)
+
+
+async def nothing(*_: Any) -> None:
+    """An application that is never asked."""
+
+
+def test_open_pages_are_not_silent_for_as_long_as_the_ingress_waits() -> None:
+    """Uvicorn sends pings by itself, with this kind of WebSockets too."""
+    (ping, silent) = map(int, re.findall(r"ping each (\d+) s\. That is less than the\s+(\d+) s", PAGE)[0])
+    assert server_config(nothing).ws_ping_interval == ping < silent
 
 
 def test_helm_waits_for_what_the_next_command_needs() -> None:
@@ -127,7 +182,7 @@ def test_an_example_follows_the_schema_of_its_kind(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["external-secret", "keda", "pod-monitor"])
 def test_a_schema_of_others_refuses_a_mistake(name: str) -> None:
-    (manifest,) = load(EXAMPLES / f"{name}.yaml")
+    manifest, *_ = load(EXAMPLES / f"{name}.yaml")
     for field in manifest["spec"]:
         spec = {f"{key}s" if key == field else key: value for key, value in manifest["spec"].items()}
         assert problems(manifest | {"spec": spec}, VERSIONS[0]) != []
@@ -154,10 +209,12 @@ def test_the_example_of_a_service_reads_what_an_agent_reads() -> None:
     assert variables["FUSEBOARD_STATE_DIR"] in mounts
 
 
-def test_the_example_of_external_secrets_makes_the_secret_of_the_chart() -> None:
-    (secret,) = load(EXAMPLES / "external-secret.yaml")
-    assert {entry["secretKey"] for entry in secret["spec"]["data"]} == KEYS
-    assert secret["spec"]["target"]["name"] == page_values()["secrets"]["name"]
+def test_the_example_of_external_secrets_makes_the_secrets_of_the_page() -> None:
+    made = {
+        secret["spec"]["target"]["name"]: {entry["secretKey"] for entry in secret["spec"]["data"]}
+        for secret in load(EXAMPLES / "external-secret.yaml")
+    }
+    assert made == secrets_of_the_manifests()
 
 
 def test_the_example_of_keda_scales_web_and_asks_for_a_metric_that_exists() -> None:
@@ -181,6 +238,6 @@ def test_the_example_of_prometheus_finds_every_port_and_its_token() -> None:
     assert {endpoint["port"] for endpoint in endpoints} == ports
     for endpoint in endpoints:
         credentials = endpoint["authorization"]["credentials"]
-        assert credentials["name"] == page_values()["secrets"]["name"]
-        assert credentials["key"] == "metrics-token"
-        assert credentials["key"] in KEYS
+        assert credentials["name"] == page_values()["secrets"]["metricsName"]
+        # The operator reads all of it.
+        assert secrets_of_the_manifests()[credentials["name"]] == {credentials["key"]}

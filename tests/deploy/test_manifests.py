@@ -80,10 +80,73 @@ def test_no_secret_is_in_a_manifest(case: str, part: str) -> None:
             assert re.fullmatch(r"/run/secrets/fuseboard/[\w-]+", value)
     # Readable by the group of the processes, and by no other.
     for volume in found.pod["volumes"]:
-        if "secret" in volume:
-            assert volume["secret"]["defaultMode"] == 0o440
-    needed = {"DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL", "FUSEBOARD_SECRET_KEY"}
-    assert {f"{name}_FILE" for name in needed} <= set(found.environment)
+        if mounted := volume.get("secret") or volume.get("projected"):
+            assert mounted["defaultMode"] == 0o440
+
+
+#: The secrets that each process needs. A process that is taken over gives away no other.
+SECRETS = {
+    "web": {"DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_SECRET_KEY", "FUSEBOARD_METRICS_TOKEN"},
+    "gateway": {"DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_SECRET_KEY", "FUSEBOARD_METRICS_TOKEN"},
+    "worker": {
+        "DATABASE_URL",
+        "FUSEBOARD_REDIS_URL",
+        "FUSEBOARD_BROKER_URL",
+        "FUSEBOARD_SECRET_KEY",
+        "FUSEBOARD_METRICS_TOKEN",
+    },
+    "beat": {"FUSEBOARD_BROKER_URL"},
+    "migrate": {"DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_SECRET_KEY"},
+}
+#: Secrets that the full case has more, and the processes that need them.
+MORE = {
+    "FUSEBOARD_WATCHDOG_URL": {"web", "gateway", "worker"},
+    "FUSEBOARD_OIDC_CLIENT_SECRET": {"web"},
+}
+
+
+@each_case
+@each_process
+def test_a_process_gets_the_secrets_that_it_needs_and_no_other(case: str, part: str) -> None:
+    """``tests/repo/test_compose_runs.py`` starts each with these files only."""
+    found = process(case, part)
+    wanted = SECRETS[part]
+    if case == "full":
+        wanted = wanted - {"FUSEBOARD_METRICS_TOKEN"} | {name for name in MORE if part in MORE[name]}
+    files = {
+        name.removesuffix("_FILE"): value.removeprefix("/run/secrets/fuseboard/")
+        for name, value in found.environment.items()
+        if value.startswith("/run/secrets/fuseboard/")
+    }
+    assert set(files) == wanted
+    assert set(files.values()) == set(found.secret_files)
+
+
+def test_the_token_for_metrics_is_alone_in_its_secret() -> None:
+    """Prometheus, or its operator, reads that Secret too."""
+    for part in PARTS:
+        secrets = {secret for secret, _ in process("plain", part).secret_files.values()}
+        reads = "FUSEBOARD_METRICS_TOKEN" in SECRETS[part]
+        assert secrets == ({"fuseboard", "fuseboard-metrics"} if reads else {"fuseboard"})
+        if reads:
+            files = process("plain", part).secret_files
+            assert [name for name, (secret, _) in files.items() if secret == "fuseboard-metrics"] == [
+                "metrics-token"
+            ]
+
+
+def test_a_variable_is_set_where_it_is_read() -> None:
+    """The settings of a login are no use to a gateway, and want a secret that it does not get."""
+    for part in PARTS:
+        found = set(process("full", part).environment)
+        assert ("FUSEBOARD_OIDC_URL" in found) == (part == "web")
+        assert ("FUSEBOARD_AUDIT_EXPORT_FILE" in found) == (part in ("web", "worker"))
+        assert "FUSEBOARD_TICKET_URL" in found
+
+
+def test_no_address_is_believed_by_default() -> None:
+    """10.0.0.0/8 would be every pod of most clusters: each could say that it is any client."""
+    assert process("plain", "web").environment["FUSEBOARD_PROXIES"] == "192.0.2.0/24"
 
 
 @each_case

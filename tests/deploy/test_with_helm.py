@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.manifests import CASES, VERSIONS, schemas
+from tests.deploy.manifests import CASES, VERSIONS, Process, schemas
 from tests.deploy.test_chart_files import LEAST, WRONG
 from tests.deploy.test_kubernetes_page import page_values
 from tools import render_chart
@@ -57,7 +57,50 @@ def test_helm_refuses_a_wrong_value_by_name(
     assert done.returncode != 0
     # `$.hosts[0]` is `/hosts/0` here.
     place = "".join(f"/{name}" for name in re.findall(r"\w+", where))
-    assert f"at '{place}'" in done.stderr
+    assert re.search(rf"at '{place}['/]", done.stderr), done.stderr
+
+
+#: Values that each follow the schema, but not together, and what Helm says.
+TOGETHER_WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"web": {"autoscaling": {"enabled": True, "minReplicas": 7}}},
+        "web.autoscaling.minReplicas is larger than web.autoscaling.maxReplicas",
+    ),
+    (
+        {
+            "secrets": {"keys": {"FUSEBOARD_EXPLAIN_URL": "explain"}},
+            "env": {"FUSEBOARD_EXPLAIN_URL": "https://fuseboard.example.com/explain"},
+        },
+        "FUSEBOARD_EXPLAIN_URL is in env and in secrets.keys: remove one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), TOGETHER_WRONG, ids=[said.split()[0] for _, said in TOGETHER_WRONG]
+)
+def test_helm_refuses_values_that_contradict_each_other(
+    helm: Path, tmp_path: Path, values: dict[str, Any], said: str
+) -> None:
+    done = _template(helm, tmp_path, _with_nulls(values, LEAST))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_one_secret_may_have_every_key_and_two_variables_one_of_them(helm: Path, tmp_path: Path) -> None:
+    """As with the chart of 0.2.0. Kubernetes refuses a volume that has a file twice."""
+    keys = {"FUSEBOARD_DIRECT_DATABASE_URL": "database-url"}
+    done = _template(helm, tmp_path, _with_nulls({"secrets": {"metricsName": "", "keys": keys}}, LEAST))
+    assert done.returncode == 0, done.stderr
+    (web,) = (
+        Process(each)
+        for each in yaml.safe_load_all(done.stdout)
+        if each and each["kind"] == "Deployment" and each["metadata"]["name"] == "fuseboard-web"
+    )
+    assert web.secret_files == {
+        key: ("fuseboard", key) for key in ("database-url", "metrics-token", "redis-url", "secret-key")
+    }
+    assert web.environment["FUSEBOARD_DIRECT_DATABASE_URL_FILE"] == web.environment["DATABASE_URL_FILE"]
 
 
 def _with_nulls(values: dict[str, Any], basis: dict[str, Any]) -> dict[str, Any]:
@@ -74,16 +117,26 @@ def test_helm_renders_the_values_of_the_page(helm: Path, tmp_path: Path) -> None
     assert ingress["spec"]["ingressClassName"] == page_values()["ingress"]["className"]
 
 
-def test_another_installation_shares_no_name(helm: Path) -> None:
+#: As long as Helm allows, and different in its last letter only.
+LONG = (
+    "fuseboard-of-the-warehouses-of-the-northern-regions-1",
+    "fuseboard-of-the-warehouses-of-the-northern-regions-2",
+)
+
+
+@pytest.mark.parametrize("releases", [("fuseboard", "second"), LONG], ids=["short", "long"])
+def test_another_installation_shares_no_name(helm: Path, releases: tuple[str, str]) -> None:
     values = ["--values", PLAIN / "values.yaml"]
     found = []
-    for release in ("fuseboard", "second"):
+    for release in releases:
         done = subprocess.run(
             [helm, "template", release, CHART, *values], capture_output=True, text=True, check=True
         )
         rendered = [each for each in yaml.safe_load_all(done.stdout) if each]
         found.append({(each["kind"], each["metadata"]["name"]) for each in rendered})
     assert found[0] & found[1] == set()
+    # The label of a StatefulSet's pods has 11 more letters, of 63.
+    assert max(len(name) for kind, name in found[0] | found[1] if kind == "StatefulSet") <= 52
 
 
 def test_a_number_of_web_pods_that_something_else_sets_is_not_set(helm: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.faults.matrix import row
 @row("39", "releases-replaced")
 def releases_replaced(field: Field) -> str:
     """The last release is migrated and replaced by this one in the documented order, and back in reverse.
+    Then all processes of the control plane are replaced at the same time, as Helm does, and back.
 
     Each way has 10,000 calls of one limit and 50 edits: no call over the limit, none that fails, no edit lost
     or doubled, no two contents of one revision, and no message to a person.

@@ -183,12 +183,12 @@ def _pods_run(machine: Machine) -> None:
         "FUSEBOARD_SECRET_KEY": "secret-key",
     }
     secret = {key: machine.here(environment[name]) for name, key in keys.items()}
-    pods.write_secret(machine, secret | {"metrics-token": "the token of the scraper"})
+    secrets = {"fuseboard": secret, "fuseboard-metrics": {"metrics-token": "the token of the scraper"}}
     machine.addresses |= pods.gateway_addresses(machine)
     begun = ("web", "gateway", "worker", "beat", "migrate")
     assert begun == PARTS
     for part in begun:
-        pods.begin(machine, part)
+        pods.begin(machine, part, secrets)
     machine.ends_well("pod-migrate")
     for part in ("web", "gateway", "worker"):
         for url in pods.probes(machine, part):

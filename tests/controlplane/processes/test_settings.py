@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 
-from controlplane import env
+from controlplane import command_line, env
 from controlplane.audit.models import Entry
 from controlplane.checks import VARIABLES
 
@@ -55,14 +55,66 @@ def test_check_deploy_is_clean_with_the_documented_variables(tmp_path: Path) -> 
     assert "no issues" in done.stdout
 
 
-@pytest.mark.parametrize("variable", ["DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL"])
-def test_a_store_that_is_not_configured_is_named(tmp_path: Path, variable: str) -> None:
+@pytest.mark.parametrize(
+    ("variable", "options"),
+    [("DATABASE_URL", ()), ("FUSEBOARD_REDIS_URL", ()), ("FUSEBOARD_BROKER_URL", ("--deploy",))],
+)
+def test_a_store_that_is_not_configured_is_named(
+    tmp_path: Path, variable: str, options: tuple[str, ...]
+) -> None:
     variables = documented(tmp_path)
     del variables[variable]
-    done = django("check", **variables)
+    done = django("check", *options, **variables)
     assert done.returncode == 1
     assert f"{variable} is not set" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_enqueues_nothing_needs_no_address_of_the_queue(tmp_path: Path) -> None:
+    """Then a gateway, which the whole fleet reaches, does not know the queue's password."""
+    variables = documented(tmp_path)
+    del variables["FUSEBOARD_BROKER_URL"]
+    assert django("check", **variables).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "configured", "started"),
+    [
+        ("web", ["DATABASE_URL", "FUSEBOARD_REDIS_URL"], []),
+        ("first_admin", ["DATABASE_URL", "FUSEBOARD_REDIS_URL"], []),
+        ("worker", ["DATABASE_URL", "FUSEBOARD_REDIS_URL"], ["FUSEBOARD_BROKER_URL"]),
+        ("beat", ["DATABASE_URL", "FUSEBOARD_REDIS_URL"], ["FUSEBOARD_BROKER_URL"]),
+        ("web", ["DATABASE_URL"], ["FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL"]),
+        ("web", [], ["DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL"]),
+    ],
+)
+def test_a_queue_of_its_own_is_started_for_workers_and_beat_only(
+    monkeypatch: pytest.MonkeyPatch, command: str, configured: list[str], started: list[str]
+) -> None:
+    """Someone who configures the other stores has a queue, which a web process need not know."""
+    for variable in ("DATABASE_URL", "FUSEBOARD_REDIS_URL", "FUSEBOARD_BROKER_URL"):
+        monkeypatch.delenv(variable, raising=False)
+        if variable in configured:
+            monkeypatch.setenv(variable, "of a server")
+    assert command_line._missing(command) == started
+
+
+def test_beat_alone_needs_the_queue_and_no_other_secret(tmp_path: Path) -> None:
+    """It signs nothing, and writes no key beside its data: its disk may be read-only."""
+    script = (
+        "import sys; sys.argv = ['celery', '-A', 'controlplane', 'beat']; import controlplane.celery as c;"
+        "from django.conf import settings; print(c.app.conf.broker_url, len(settings.SECRET_KEY))"
+    )
+    variables = {"FUSEBOARD_BROKER_URL": "redis://broker:6379/0", "FUSEBOARD_DATA_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=PROJECT,
+        env={"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": "controlplane.settings"} | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["redis://broker:6379/0", "64"], done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

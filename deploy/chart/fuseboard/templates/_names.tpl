@@ -1,7 +1,12 @@
 {{/* Each definition takes a dict: `root`, and `part`, which is the name of the process. */}}
 
 {{- define "fuseboard.name" -}}
-{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- /* A StatefulSet has room for 44 letters before "-gateway". Two long names that begin alike stay different. */ -}}
+{{- if gt (len .Release.Name) 40 -}}
+{{ .Release.Name | trunc 31 | trimSuffix "-" }}-{{ sha256sum .Release.Name | trunc 8 }}
+{{- else -}}
+{{ .Release.Name }}
+{{- end }}
 {{- end }}
 
 {{/* Kubernetes never changes a selector, so none has a version. */}}

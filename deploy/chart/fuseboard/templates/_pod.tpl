@@ -73,8 +73,27 @@ readinessProbe:
 {{- end }}
 
 {{- define "fuseboard.volumes" -}}
+{{- $secrets := .root.Values.secrets -}}
+{{- $keys := include "fuseboard.secretKeys" . | fromYaml -}}
+{{- $ofMetrics := "" -}}
+{{- if $secrets.metricsName }}{{ $ofMetrics = get $keys "FUSEBOARD_METRICS_TOKEN" }}{{ $keys = omit $keys "FUSEBOARD_METRICS_TOKEN" }}{{ end -}}
 - name: secrets
-  secret: {secretName: {{ .root.Values.secrets.name }}, defaultMode: 0440}
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ $secrets.name }}
+          items:
+            {{- /* Two variables may have one key. */}}
+            {{- range values $keys | sortAlpha | uniq }}
+            - {key: {{ . }}, path: {{ . }}}
+            {{- end }}
+      {{- with $ofMetrics }}
+      - secret:
+          name: {{ $secrets.metricsName }}
+          items:
+            - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
 {{- with .root.Values.secrets.caSecret }}
 - name: ca
   secret: {secretName: {{ . }}, defaultMode: 0440}
