@@ -54,7 +54,7 @@ def span(seconds: float) -> str:
 
 
 def window_words(seconds: int) -> str:
-    """What a limit is per: 1 to "s", 60 to "min", 90 to "90 s", 7200 to "2 hours"."""
+    """The time after "per": 1 is "s", 60 is "min", 90 is "90 s", 7200 is "2 hours"."""
     for of_unit, unit in ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s")):
         if seconds % of_unit == 0:
             units = seconds // of_unit

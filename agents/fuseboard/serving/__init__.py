@@ -1,1 +1,1 @@
-"""What servers in front of an agent share: bytes, sockets and coroutines. It knows nothing of limits."""
+"""Parts that servers in front of an agent share: bytes, sockets and coroutines. They know nothing of limits."""
