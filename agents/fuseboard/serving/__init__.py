@@ -1,1 +1,1 @@
-"""Parts that servers in front of an agent share: bytes, sockets and coroutines. They know nothing of limits."""
+"""Code that servers in front of an agent share: bytes, sockets and coroutines. It knows nothing of limits."""
