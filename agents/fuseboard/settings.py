@@ -29,6 +29,8 @@ _OURS = {
     "REDIS_URL",
     "SERVER",
     "SERVICE",
+    "SIDECAR_TOKEN",
+    "SIDECAR_TOKEN_FILE",
     "STATE_DIR",
     "TOKEN",
     "TOKEN_FILE",

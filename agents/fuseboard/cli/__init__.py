@@ -7,6 +7,7 @@
     fuseboard explain --tenant acme --endpoint "POST /v1/orders"
     fuseboard explain --dependency payments-api          what is the next decision, and why?
     fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
+    fuseboard sidecar                                    decide for an application in any language
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID, check_costs, check_name
-from fuseboard.cli import ctl
+from fuseboard.cli import ctl, sidecar
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.cli.explain.command import explain
@@ -53,9 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command == "ctl":
         return ctl.run(given, parser)
-    # A log line of the agent on stderr would look like a finding.
-    logging.getLogger("fuseboard").addHandler(logging.NullHandler())
     try:
+        if given.command == "sidecar":
+            return sidecar.run(given)
+        # A log line of the agent on stderr would look like a finding.
+        logging.getLogger("fuseboard").addHandler(logging.NullHandler())
         return _doctor(given) if given.command == "doctor" else _explain(given)
     except Misconfigured as error:
         sys.stderr.write(f"fuseboard: {error}\n")
@@ -95,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--json", action="store_true", help="print JSON")
     ctl.add_to(commands)
+    sidecar.add_to(commands)
     return parser
 
 

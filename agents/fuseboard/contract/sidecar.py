@@ -1,0 +1,201 @@
+"""The HTTP API of the sidecar: what an application in any language sends, and what it gets back.
+
+An unknown member is refused with its name: a misspelled option would otherwise have no effect. Answers may
+gain members.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from fuseboard.contract.words import BreakerState, CallTier, Mode, Outcome, Reason, Slug
+
+#: A larger body is refused.
+MAX_BODY_BYTES = 16 * 1024
+#: Reports in one request, and beside an admission.
+MAX_REPORTS, MAX_CARRIED_REPORTS = 200, 50
+#: The longest wait that a caller may ask for.
+MAX_WAIT_MS = 30_000
+MAX_MEASURES = 16
+
+REQUESTS_PATH = "/v1/requests"
+CALLS_PATH = "/v1/calls"
+REPORTS_PATH = "/v1/reports"
+FINISH_PATH = "/v1/finish"
+GIVE_BACK_PATH = "/v1/give-back"
+
+#: The id of a permit or of a hold.
+Id = Annotated[str, Meta(min_length=1, max_length=64)]
+Text = Annotated[str, Meta(max_length=200)]
+Cost = Annotated[int, Meta(ge=1, le=1_000_000)]
+Amount = Annotated[int, Meta(ge=0, le=10**12)]
+Amounts = Annotated[dict[Slug, Amount], Meta(max_length=MAX_MEASURES)]
+WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
+DeadlineMs = Annotated[int, Meta(ge=1, le=3_600_000)]
+
+
+class CallError(StrEnum):
+    """Why a call has no answer."""
+
+    TIMEOUT = "timeout"
+    #: The connection was not made, so the vendor never saw the call.
+    CONNECT = "connect"
+    #: The connection broke.
+    RESET = "reset"
+    #: The certificate is not the vendor's.
+    TLS = "tls"
+    #: The resolver did not answer.
+    DNS = "dns"
+    #: The answer is not HTTP, or cannot be decoded.
+    PROTOCOL = "protocol"
+    #: The caller did not want the answer any more.
+    CANCELLED = "cancelled"
+    #: The caller could not send it, such as for want of a free connection.
+    LOCAL = "local"
+
+
+class AskedSubject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The caller, below the tenant. Limits that count by a value which is left out do not apply."""
+
+    user: Text = ""
+    ip: Text = ""
+    api_key: Text = ""
+    #: The method and the template of the route: ``POST /v1/orders/{id}``.
+    endpoint: Annotated[str, Meta(max_length=2000)] = ""
+
+
+class AskRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request that enters the application."""
+
+    #: ``null`` is a caller that belongs to no tenant: the limits of its subject decide.
+    tenant: str | None = None
+    subject: AskedSubject | None = None
+    cost: Cost = 1
+    costs: Amounts = {}
+    #: A request that would be refused waits if the refusal ends within this time. ``null`` is what the
+    #: configuration says.
+    wait_ms: WaitMs | None = None
+    #: Bounds the wait.
+    deadline_ms: DeadlineMs | None = None
+
+
+class Report(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a permitted call ended: one of ``outcome``, ``status`` and ``error``."""
+
+    permit: Id
+    outcome: Outcome | None = None
+    #: The status of the vendor's answer. The sidecar judges it, with ``code`` and ``retry_after``.
+    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    error: CallError | None = None
+    #: The vendor's own word in the body, such as ``insufficient_quota``.
+    code: Text = ""
+    #: The header ``Retry-After`` as it came.
+    retry_after: Text = ""
+    #: How long the call took; of a stream, the time until its first part.
+    elapsed_ms: Annotated[float, Meta(ge=0, le=86_400_000)] | None = None
+    #: The real costs, whatever the estimates were.
+    settle: Amounts = {}
+
+    def __post_init__(self) -> None:
+        if (self.outcome is None) + (self.status is None) + (self.error is None) != 2:
+            raise ValueError("Expected one of `outcome`, `status` and `error`")
+
+
+class AskCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that leaves the application."""
+
+    dependency: Slug
+    #: Its quotas on the dependency apply too.
+    tenant: str = ""
+    cost: Cost = 1
+    costs: Amounts = {}
+    tier: CallTier | None = None
+    #: Also spend the tenant's quotas on requests: for work that no request started.
+    spend_quota: bool = False
+    wait_ms: WaitMs | None = None
+    #: Within which time the call must have ended. Bounds every wait, and ``timeout_ms``.
+    deadline_ms: DeadlineMs | None = None
+    #: Calls that have ended since the last request.
+    reports: Annotated[tuple[Report, ...], Meta(max_length=MAX_CARRIED_REPORTS)] = ()
+
+
+class Finish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request has ended: its slots are free."""
+
+    hold: Id
+    settle: Amounts = {}
+
+
+class GiveBack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call was not made, or a request not served: what it spent is refunded."""
+
+    permit: Id | None = None
+    hold: Id | None = None
+
+    def __post_init__(self) -> None:
+        if (self.permit is None) == (self.hold is None):
+            raise ValueError("Expected one of `permit` and `hold`")
+
+
+class AllowedRequest(Struct, frozen=True, kw_only=True):
+    allowed: bool = True
+    #: Send it to ``/v1/finish``; ``null`` if there is nothing to free and nothing to settle.
+    hold: str | None = None
+    #: Headers that the application adds to its answer.
+    headers: dict[str, str] = {}
+    mode: Mode = Mode.SHARED
+    revision: int = 0
+
+
+class AllowedCall(Struct, frozen=True, kw_only=True):
+    allowed: bool = True
+    #: Send it back in a report.
+    permit: str
+    #: How long the call may take; ``null`` if the dependency is not registered.
+    timeout_ms: int | None = None
+    #: When the permit ends without a report.
+    expires_ms: int
+    state: BreakerState = BreakerState.CLOSED
+    mode: Mode = Mode.SHARED
+    revision: int = 0
+
+
+class RefusedAnswer(Struct, frozen=True, kw_only=True):
+    """A refusal. ``status``, ``headers`` and ``problem`` are an answer that the application can send on."""
+
+    allowed: bool = False
+    status: int
+    reason: Reason | None
+    rule: str = ""
+    retry_after_ms: int = 0
+    headers: dict[str, str] = {}
+    #: Problem details (RFC 9457).
+    problem: Raw
+    mode: Mode = Mode.SHARED
+    revision: int = 0
+
+
+class Accepted(Struct, frozen=True, kw_only=True):
+    accepted: int
+    #: Permits and holds that have ended, or never were: their reports count nothing.
+    unknown: tuple[str, ...] = ()
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Why there is no decision. The body of each status but 200."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+#: The bodies of each path: of a request, and of an answer with 200.
+OPERATIONS: dict[str, tuple[Any, Any]] = {
+    REQUESTS_PATH: (AskRequest, AllowedRequest | RefusedAnswer),
+    CALLS_PATH: (AskCall, AllowedCall | RefusedAnswer),
+    REPORTS_PATH: (Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_REPORTS)], Accepted),
+    FINISH_PATH: (Finish, Accepted),
+    GIVE_BACK_PATH: (GiveBack, Accepted),
+}

@@ -1,0 +1,45 @@
+"""The sockets that a process listens on."""
+
+import asyncio
+from collections.abc import Callable
+
+from fuseboard.serving.exchange import Service
+from fuseboard.serving.http1 import Connections, Http1
+
+#: How often connections whose time is over are closed.
+SWEEP_S = 1.0
+
+
+class Listeners:
+    """Listens until ``stop``. All sockets share the bounds of one process."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        #: Called once in each sweep.
+        self.on_sweep: list[Callable[[], None]] = [connections.sweep]
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def listen_tcp(self, service: Service, host: str, port: int) -> int:
+        """The port: that of the system's choice if ``port`` is 0. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Http1(service, self.connections), host, port)
+        self._servers.append(server)
+        if self._timer is None:
+            self._sweep()
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def stop(self) -> None:
+        """Close all sockets and connections. Nothing is pending when this returns."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for server in self._servers:
+            server.close()
+        await self.connections.close()
+
+    def _sweep(self) -> None:
+        for sweep in self.on_sweep:
+            sweep()
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,1 @@
+"""``fuseboard sidecar``: the decisions of one agent over HTTP, for applications that are not in Python."""

@@ -1,0 +1,79 @@
+"""Refuses requests that are not the application's: by token, ``Host`` and ``Origin``.
+
+A page in a browser can send requests to loopback, and so can a proxy in the pod that fetches what strangers
+name. Neither has the token. A browser sends an ``Origin``, and a name that was pointed at loopback
+(DNS rebinding) is in ``Host``.
+"""
+
+import hmac
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+from fuseboard.errors import Misconfigured
+from fuseboard.reporting.token import TokenSource
+from fuseboard.serving.exchange import Answer, Request
+from fuseboard.sidecar.answers import problem
+
+TOKEN, TOKEN_FILE = "FUSEBOARD_SIDECAR_TOKEN", "FUSEBOARD_SIDECAR_TOKEN_FILE"
+
+_HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+
+
+class LoopbackAccess:
+    """``token`` of ``None`` asks for no token."""
+
+    def __init__(self, token: TokenSource | None) -> None:
+        self._token = token
+
+    def refuse(self, request: Request) -> Answer | None:
+        """The answer to a request that is not the application's."""
+        headers = request.headers
+        if "origin" in headers:
+            return problem(403, "origin", "requests of browsers are refused: remove the header Origin")
+        if not _HOST.fullmatch(headers.get("host", "")):
+            return problem(403, "host", "the header Host must be 127.0.0.1, localhost or [::1]")
+        if self._token is None or _has_token(headers.get("authorization", ""), self._token.current()):
+            return None
+        return problem(401, "token", f"send Authorization: Bearer with the token of {TOKEN_FILE}")
+
+
+def _has_token(header: str, token: str) -> bool:
+    scheme, _, given = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+
+
+def token_of(environ: Mapping[str, str]) -> TokenSource:
+    """The token of the application. Its file may be replaced while the sidecar runs.
+
+    Raises ``Misconfigured`` without a token.
+    """
+    token, file = environ.get(TOKEN, "").strip(), environ.get(TOKEN_FILE, "").strip()
+    if bool(token) == bool(file):
+        raise Misconfigured(f"set {TOKEN_FILE} or {TOKEN}, or pass --no-token")
+    if file:
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"{TOKEN_FILE} cannot be read: {type(error).__name__}") from None
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise Misconfigured(f"{TOKEN_FILE if file else TOKEN} must be one word of printable ASCII")
+    return TokenSource(token, Path(file) if file else None)
+
+
+def loopback_of(address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``. Raises ``Misconfigured`` unless the host is loopback."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        loopback = ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise Misconfigured(
+            "--listen must be an address of loopback, like 127.0.0.1:7480: others could spend your limits"
+        )
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise Misconfigured("--listen needs a port, like 127.0.0.1:7480")
+    return ("127.0.0.1" if host == "localhost" else host), int(port)

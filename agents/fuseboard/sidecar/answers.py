@@ -1,0 +1,85 @@
+"""Decisions as answers of the sidecar.
+
+A decision is always 200, with ``allowed``. Every other status is a problem, and no decision: an answer of a
+sidecar that is busy must not look like that of an open breaker.
+"""
+
+from math import ceil
+
+import msgspec
+
+from fuseboard.contract.sidecar import AllowedCall, AllowedRequest, Problem, RefusedAnswer
+from fuseboard.decision import Decision, Permit
+from fuseboard.integrations.problem import limit_headers, refusal
+from fuseboard.serving.exchange import Answer
+
+PROBLEM_JSON = "application/problem+json"
+#: The beginning of the types of problems.
+PROBLEMS = "urn:fuseboard:sidecar:"
+_TITLES = {
+    400: "Malformed",
+    401: "No valid token",
+    403: "Forbidden",
+    404: "Unknown path",
+    405: "Wrong method",
+    413: "Too large",
+    415: "Not JSON",
+    431: "Too large",
+    500: "Defect",
+    503: "Busy",
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_answer(content: msgspec.Struct) -> Answer:
+    return Answer(200, _encode(content))
+
+
+def problem(status: int, kind: str, detail: str) -> Answer:
+    """No decision: the client uses its own failure mode."""
+    content = Problem(type=PROBLEMS + kind, title=_TITLES[status], status=status, detail=detail)
+    headers = {401: (("www-authenticate", "Bearer"),), 503: (("retry-after", "1"),)}.get(status, ())
+    return Answer(status, _encode(content), PROBLEM_JSON, headers)
+
+
+def allowed_request(decision: Decision, hold: str | None) -> Answer:
+    return json_answer(
+        AllowedRequest(
+            hold=hold,
+            headers=dict(limit_headers(decision)),
+            mode=decision.mode,
+            revision=decision.revision,
+        )
+    )
+
+
+def allowed_call(permit: Permit, permit_id: str, expires_s: float) -> Answer:
+    decision = permit.decision
+    return json_answer(
+        AllowedCall(
+            permit=permit_id,
+            timeout_ms=None if permit.timeout_s is None else ceil(permit.timeout_s * 1000),
+            expires_ms=int(expires_s * 1000),
+            state=permit.state,
+            mode=decision.mode,
+            revision=decision.revision,
+        )
+    )
+
+
+def refused(decision: Decision) -> Answer:
+    """The status, headers and body are those of the middlewares."""
+    status, headers, body = refusal(decision)
+    return json_answer(
+        RefusedAnswer(
+            status=status,
+            reason=decision.reason,
+            rule=decision.rule,
+            retry_after_ms=decision.retry_after_ms,
+            headers={name: value for name, value in headers if name != "content-length"},
+            problem=msgspec.Raw(body),
+            mode=decision.mode,
+            revision=decision.revision,
+        )
+    )

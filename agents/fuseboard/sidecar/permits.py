@@ -1,0 +1,55 @@
+"""The permits and requests that applications have, by the ids that they got."""
+
+import secrets
+from collections.abc import Callable
+from time import monotonic
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_KEPT = 10_000
+#: Ids with 96 random bits cannot be guessed.
+_ID_BYTES = 12
+
+
+class Kept(Generic[T]):
+    """Permits or decisions that an application has not sent back yet: bounded, and each for a time.
+
+    ``ended`` is called with what expires, or makes room for newer ones.
+    """
+
+    def __init__(self, letter: str, ended: Callable[[T], None], *, most: int = MAX_KEPT) -> None:
+        self._letter, self._ended, self._most = letter, ended, most
+        self._kept: dict[str, tuple[float, T]] = {}
+        #: How many expired, and how many made room.
+        self.expired = self.displaced = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, one: T, for_s: float) -> str:
+        """The id of ``one``."""
+        if len(self._kept) >= self._most:
+            _, oldest = self._kept.pop(next(iter(self._kept)))
+            self.displaced += 1
+            self._ended(oldest)
+        name = self._letter + secrets.token_hex(_ID_BYTES)
+        self._kept[name] = (monotonic() + for_s, one)
+        return name
+
+    def take(self, name: str) -> T | None:
+        """The one with this id, once. ``None`` if it ended, or never was."""
+        found = self._kept.pop(name, None)
+        return found[1] if found is not None else None
+
+    def sweep(self) -> None:
+        """End what has expired."""
+        now = monotonic()
+        for name in [name for name, (until, _) in self._kept.items() if until <= now]:
+            self.expired += 1
+            self._ended(self._kept.pop(name)[1])
+
+    def end_all(self) -> None:
+        """The sidecar stops."""
+        while self._kept:
+            self._ended(self._kept.popitem()[1][1])

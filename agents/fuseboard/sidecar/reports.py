@@ -1,0 +1,83 @@
+"""Judges what an application reports, as the transports of this package judge an answer or an exception."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from http.client import BadStatusLine
+
+from msgspec.structs import replace
+
+from fuseboard.agent import Agent
+from fuseboard.calling.classification import classify_answer
+from fuseboard.calling.outcomes import outcome_of
+from fuseboard.contract.sidecar import CallError, Report
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Permit
+from fuseboard.integrations.guarded_request import report_verdict
+from fuseboard.sidecar.permits import Kept
+
+#: One report stops the fleet for at most this time: the word of one process is not enough for an hour. If the
+#: vendor asks for more, the next 429 renews it.
+MAX_COOLDOWN_MS = 60_000
+#: A call may have cost this many times its estimate, and this much in any case.
+MAX_TIMES_ESTIMATE, MAX_UNESTIMATED = 100, 1_000_000
+
+#: The exceptions that a client in Python raises.
+_ERRORS: dict[CallError, Callable[[], BaseException]] = {
+    CallError.TIMEOUT: TimeoutError,
+    CallError.CONNECT: ConnectionRefusedError,
+    CallError.RESET: ConnectionResetError,
+    CallError.TLS: ssl.SSLCertVerificationError,
+    CallError.DNS: lambda: socket.gaierror(socket.EAI_AGAIN, "the resolver did not answer"),
+    CallError.PROTOCOL: lambda: BadStatusLine(""),
+    CallError.CANCELLED: asyncio.CancelledError,
+}
+
+
+class Reports:
+    def __init__(self, agent: Agent, permits: Kept[Permit]) -> None:
+        self._agent, self._permits = agent, permits
+        #: Reports of permits that had ended, and amounts that were cut to what a call can have cost.
+        self.unknown = self.cut = 0
+
+    def take(self, reports: Iterable[Report]) -> tuple[int, tuple[str, ...]]:
+        """How many counted, and the permits that had ended already."""
+        accepted, unknown = 0, []
+        for report in reports:
+            permit = self._permits.take(report.permit)
+            if permit is None:
+                unknown.append(report.permit)
+            else:
+                accepted += 1
+                self._report(permit, report)
+        self.unknown += len(unknown)
+        return accepted, tuple(unknown)
+
+    def _report(self, permit: Permit, report: Report) -> None:
+        agent = self._agent
+        if report.settle:
+            permit.settle_all(self.bounded(report.settle, permit.cost()))
+        elapsed_s = None if report.elapsed_ms is None else report.elapsed_ms / 1000
+        if report.status is not None:
+            verdict = classify_answer(report.status, {"retry-after": report.retry_after}, report.code)
+            if outcome_of(verdict) is Outcome.OK:
+                agent.report(permit, Outcome.OK, elapsed_s)
+            else:
+                verdict = replace(verdict, cooldown_ms=min(verdict.cooldown_ms, MAX_COOLDOWN_MS))
+                report_verdict(agent, permit, verdict)
+        elif report.outcome is not None:
+            agent.report(permit, report.outcome, elapsed_s)
+        elif report.error is None or report.error is CallError.LOCAL:
+            agent.report(permit, Outcome.NEUTRAL)
+        else:
+            agent.report_error(permit, _ERRORS[report.error]())
+
+    def bounded(self, settle: Mapping[str, int], estimates: Mapping[str, int]) -> dict[str, int]:
+        """The amounts, cut to what a call with these estimates can have cost."""
+        amounts = {}
+        for measure, amount in settle.items():
+            most = max(MAX_TIMES_ESTIMATE * estimates.get(measure, 0), MAX_UNESTIMATED)
+            self.cut += amount > most
+            amounts[measure] = min(amount, most)
+        return amounts

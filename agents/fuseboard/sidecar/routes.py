@@ -1,0 +1,189 @@
+"""The paths of the sidecar: each is a question to the agent, or a report to it."""
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+
+from fuseboard.agent import Agent
+from fuseboard.calling.trace import enter_request, leave_request
+from fuseboard.contract import sidecar as contract
+from fuseboard.contract.sidecar import Accepted, AskCall, AskRequest, Finish, GiveBack, Report
+from fuseboard.contract.words import Algorithm, Outcome
+from fuseboard.decision import Decision, Permit
+from fuseboard.errors import Misconfigured, Refused
+from fuseboard.serving.exchange import JSON, Answer, Request
+from fuseboard.sidecar import answers
+from fuseboard.sidecar.permits import Kept
+from fuseboard.sidecar.reports import Reports
+from fuseboard.subject import NO_SUBJECT, Subject
+
+#: Admissions that may wait at once. More get 503: no decision.
+MAX_WAITING = 1000
+#: A permit ends so long after the call must have, and the other bounds of permits and requests.
+GRACE_S, UNKNOWN_TIMEOUT_S, LONGEST_S, HOLD_S = 5.0, 60.0, 600.0, 3600.0
+
+_Answering = Answer | Coroutine[Any, Any, Answer]
+
+
+class Access(Protocol):
+    def refuse(self, request: Request) -> Answer | None: ...
+
+
+class Sidecar:
+    """One agent, and what applications have of its decisions. Belongs to the loop of the agent."""
+
+    def __init__(self, agent: Agent, access: Access, *, most_waiting: int = MAX_WAITING) -> None:
+        self._agent, self._access, self._most_waiting = agent, access, most_waiting
+        # An expired permit frees its slot and its probe. What was spent stays spent.
+        self.permits = Kept[Permit]("p", lambda permit: agent.report(permit, Outcome.NEUTRAL))
+        # A limit frees the slots of an expired request itself, after its window.
+        self.holds = Kept[Decision]("h", lambda decision: None)
+        self.reports = Reports(agent, self.permits)
+        self.waiting = 0
+        #: Admissions that got no decision, because too many waited.
+        self.busy = 0
+        routes: dict[str, Callable[[Any, Request], _Answering]] = {
+            contract.CALLS_PATH: self._call,
+            contract.FINISH_PATH: self._finish,
+            contract.GIVE_BACK_PATH: self._give_back,
+            contract.REPORTS_PATH: self._report,
+            contract.REQUESTS_PATH: self._request,
+        }
+        self._routes = {
+            path: (msgspec.json.Decoder(asked).decode, routes[path])
+            for path, (asked, _) in contract.OPERATIONS.items()
+        }
+
+    problem = staticmethod(answers.problem)
+
+    def handle(self, request: Request) -> _Answering:
+        if (refused := self._access.refuse(request)) is not None:
+            return refused
+        route = self._routes.get(request.path)
+        if route is None:
+            return answers.problem(404, "unknown-path", f"the sidecar answers {', '.join(self._routes)}")
+        if request.method != "POST":
+            return answers.problem(405, "method", "use POST")
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            return answers.problem(415, "not-json", f"send content-type: {JSON}")
+        decode, answer = route
+        try:
+            return answer(decode(request.body), request)
+        except msgspec.MsgspecError as error:
+            return answers.problem(400, "malformed", str(error))
+
+    def sweep(self) -> None:
+        self.permits.sweep()
+        self.holds.sweep()
+
+    def _call(self, asked: AskCall, request: Request) -> _Answering:
+        self.reports.take(asked.reports)
+        return self._admit(self._admit_call(asked), request)
+
+    def _request(self, asked: AskRequest, request: Request) -> _Answering:
+        return self._admit(self._admit_request(asked), request)
+
+    async def _admit(self, admission: Coroutine[Any, Any, Answer], request: Request) -> Answer:
+        if self.waiting >= self._most_waiting:
+            self.busy += 1
+            admission.close()
+            return answers.problem(503, "busy", f"{self._most_waiting} admissions wait already")
+        self.waiting += 1
+        try:
+            with _trace_of(request):
+                return await admission
+        except Refused as refused:
+            with _trace_of(request):
+                return answers.refused(refused.decision)
+        except Misconfigured as error:
+            return answers.problem(400, "invalid", str(error))
+        finally:
+            self.waiting -= 1
+
+    async def _admit_call(self, asked: AskCall) -> Answer:
+        permit = await self._agent.admit_call(
+            asked.dependency,
+            tenant=asked.tenant,
+            cost=asked.cost,
+            costs=asked.costs or None,
+            spend_quota=asked.spend_quota,
+            wait_s=None if asked.wait_ms is None else asked.wait_ms / 1000,
+            tier=asked.tier,
+            deadline_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
+        )
+        expires_s = _expires_s(permit)
+        return answers.allowed_call(permit, self.permits.keep(permit, expires_s), expires_s)
+
+    async def _admit_request(self, asked: AskRequest) -> Answer:
+        subject = asked.subject
+        decision = await self._agent.admit_request(
+            asked.tenant,
+            asked.cost,
+            costs=asked.costs or None,
+            subject=NO_SUBJECT if subject is None else Subject(**msgspec.structs.asdict(subject)),
+            wait_s=self._wait_s(asked),
+        )
+        if not decision.allowed:
+            return answers.refused(decision)
+        hold = None
+        if asked.costs or decision.holds_slots():
+            hold = self.holds.keep(decision, _hold_s(decision))
+        return answers.allowed_request(decision, hold)
+
+    def _wait_s(self, asked: AskRequest) -> float | None:
+        wait_s = None if asked.wait_ms is None else asked.wait_ms / 1000
+        if asked.deadline_ms is None:
+            return wait_s
+        usual_s = self._agent.longest_wait_s(tenant=asked.tenant) if wait_s is None else wait_s
+        return min(usual_s, asked.deadline_ms / 1000)
+
+    def _report(self, reports: tuple[Report, ...], request: Request) -> Answer:
+        with _trace_of(request):
+            accepted, unknown = self.reports.take(reports)
+        return answers.json_answer(Accepted(accepted=accepted, unknown=unknown))
+
+    def _finish(self, asked: Finish, request: Request) -> Answer:
+        decision = self.holds.take(asked.hold)
+        if decision is None:
+            return answers.json_answer(Accepted(accepted=0, unknown=(asked.hold,)))
+        estimates: dict[str, int] = {}
+        for charge in decision.charges:
+            estimates |= charge.demand.amounts()
+        for measure, amount in self.reports.bounded(asked.settle, estimates).items():
+            self._agent.settle(decision, measure, amount)
+        self._agent.finish(decision)
+        return answers.json_answer(Accepted(accepted=1))
+
+    def _give_back(self, asked: GiveBack, request: Request) -> Answer:
+        taken: Permit | Decision | None
+        taken = self.permits.take(asked.permit) if asked.permit else self.holds.take(asked.hold or "")
+        if taken is None:
+            return answers.json_answer(Accepted(accepted=0, unknown=(asked.permit or asked.hold or "",)))
+        self._agent.give_back(taken)
+        return answers.json_answer(Accepted(accepted=1))
+
+
+def _expires_s(permit: Permit) -> float:
+    """Until when the application must have reported."""
+    if permit.parts is not None:
+        return LONGEST_S  # a stream has no other bound
+    timeout_s = UNKNOWN_TIMEOUT_S if permit.timeout_s is None else permit.timeout_s
+    return min(timeout_s + GRACE_S, LONGEST_S)
+
+
+def _hold_s(decision: Decision) -> float:
+    """The slots of a request end by themselves after the longest of these windows."""
+    windows = [limit.window_ms for limit in decision.limits if limit.algorithm is Algorithm.CONCURRENCY]
+    return min(max([LONGEST_S, *(window / 1000 for window in windows)]), HOLD_S)
+
+
+@contextmanager
+def _trace_of(request: Request) -> Iterator[None]:
+    """Refusals and failed calls have the trace of the application."""
+    token = enter_request(lambda: request.headers.get("traceparent", ""))
+    try:
+        yield
+    finally:
+        leave_request(token)

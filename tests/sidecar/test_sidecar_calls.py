@@ -1,0 +1,275 @@
+"""Calls and requests of an application that asks the sidecar: what it gets, and what the agent counts."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuseboard.contract.policy import Dependency, Limit, Policy, Tier
+from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
+from fuseboard.contract.sidecar import CallError
+from fuseboard.contract.words import Algorithm, CallTier, Outcome, WhenFull
+from fuseboard.sidecar import permits
+from fuseboard.sidecar.permits import Kept
+from tests.agents.servers import BREAKER, PATIENT, POLICY
+from tests.sidecar.conftest import Beside, Client
+from tests.waiting import eventually
+
+VENDOR = Limit(name="calls", limit=2, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
+TOKENS = Limit(
+    name="tokens", limit=1_000, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW, measure="tokens"
+)
+SLOTS = Limit(name="at-once", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
+#: One slot for each tier, and no queue.
+FEW = Bulkhead(max_concurrent=3, when_full=(WhenFull.ABORT,) * 3)
+TWO = Limit(name="requests", limit=2, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
+
+
+def policy(*vendor_limits: Limit, quotas: tuple[Limit, ...] = (), **dependency: Any) -> Policy:
+    payments = Dependency(name="payments", vendor_limits=vendor_limits, breaker=BREAKER, **dependency)
+    return msgspec.structs.replace(
+        POLICY,
+        tiers=(Tier(name="free", quotas=quotas), Tier(name="unlimited")),
+        dependencies=(payments,),
+        tuning=PATIENT,
+    )
+
+
+def outcomes(client: Client) -> dict[str, int]:
+    """The calls to payments that ended, by outcome, without zeros."""
+    ended = client.agent.counters.outcomes()
+    return {outcome: number for (name, outcome), number in ended.items() if name == "payments" and number}
+
+
+async def ended_as(client: Client, expected: dict[str, int]) -> None:
+    """Successes are counted with the next question to Redis."""
+    await eventually(lambda: outcomes(client), accept=lambda found: found == expected)
+
+
+async def test_an_allowed_call_has_a_permit_and_its_report_counts(beside: Beside) -> None:
+    async with beside(policy(VENDOR)) as client:
+        call = await client.call()
+        assert (call["allowed"], call["state"], call["mode"], call["revision"]) == (
+            True,
+            "closed",
+            "shared",
+            7,
+        )
+        assert (call["timeout_ms"], call["expires_ms"]) == (30_000, 35_000)
+        answer = await client.report({"permit": call["permit"], "status": 200, "elapsed_ms": 12})
+        assert answer == {"accepted": 1, "unknown": []}
+        await ended_as(client, {"ok": 1})
+
+
+async def test_a_refusal_is_200_with_an_answer_that_the_application_can_send_on(beside: Beside) -> None:
+    async with beside(policy(VENDOR)) as client:
+        await client.call()
+        await client.call()
+        refused = await client.call()
+    assert (refused["allowed"], refused["reason"], refused["rule"]) == (False, "vendor_limit", "calls")
+    assert refused["status"] == refused["problem"]["status"] == 503
+    assert refused["retry_after_ms"] > 0
+    headers = refused["headers"]
+    assert headers["content-type"] == "application/problem+json"
+    assert int(headers["retry-after"]) * 1000 >= refused["retry_after_ms"]
+
+
+async def test_failures_that_are_reported_open_the_breaker(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        for _ in range(BREAKER.consecutive_failures):
+            await client.report({"permit": (await client.call())["permit"], "status": 503})
+        refused = await eventually(client.call, accept=lambda call: not call["allowed"])
+        assert refused["reason"] == "breaker_open"
+        assert refused["rule"] == "payments"
+
+
+async def test_a_429_stops_the_calls_for_as_long_as_the_vendor_says_and_60_s_at_most(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        permit = (await client.call())["permit"]
+        await client.report({"permit": permit, "status": 429, "retry_after": "1800"})
+        refused = await eventually(client.call, accept=lambda call: not call["allowed"])
+        assert refused["reason"] == "cooling_down"
+        assert 0 < refused["retry_after_ms"] <= 60_000
+        await ended_as(client, {"neutral": 1})
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    {
+        CallError.TIMEOUT: "failure",
+        CallError.CONNECT: "failure",
+        CallError.RESET: "failure",
+        CallError.TLS: "neutral",
+        CallError.DNS: "failure",
+        CallError.PROTOCOL: "failure",
+        CallError.CANCELLED: "neutral",
+        CallError.LOCAL: "neutral",
+    }.items(),
+)
+async def test_the_agent_judges_an_error(beside: Beside, error: CallError, outcome: str) -> None:
+    async with beside(policy()) as client:
+        await client.report({"permit": (await client.call())["permit"], "error": error})
+        await ended_as(client, {outcome: 1})
+
+
+async def test_an_outcome_is_taken_as_it_is_and_a_slow_success_is_slow(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        await client.report(
+            {"permit": (await client.call())["permit"], "outcome": "failure"},
+            {"permit": (await client.call())["permit"], "status": 200, "elapsed_ms": 29_000},
+        )
+        await ended_as(client, {"failure": 1, "slow": 1})
+
+
+async def test_reports_travel_with_the_next_call(beside: Beside) -> None:
+    async with beside(policy(VENDOR)) as client:
+        first = await client.call()
+        second = await client.call(reports=[{"permit": first["permit"], "status": 200}])
+        await ended_as(client, {"ok": 1})
+        refused = await client.call(reports=[{"permit": second["permit"], "status": 500}])
+        assert refused["allowed"] is False
+        await ended_as(client, {"ok": 1, "failure": 1})
+
+
+async def test_a_second_report_counts_nothing(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        report = {"permit": (await client.call())["permit"], "status": 200}
+        answer = await client.report(report, report, {"permit": "p-made-up", "status": 500})
+        assert answer == {"accepted": 1, "unknown": [report["permit"], "p-made-up"]}
+        await ended_as(client, {"ok": 1})
+        assert client.sidecar.reports.unknown == 2
+
+
+async def test_a_permit_without_a_report_ends_as_neutral_and_frees_its_slot(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protection = CallProtection(tier=CallTier.CRITICAL, bulkhead=FEW, local_rate=LocalRate(limit=1_000))
+    async with beside(policy(protection=protection)) as client:
+        lost = [await client.call(tier="critical") for _ in range(2)]
+        taken = [call for call in lost if call["allowed"]]
+        assert lost[-1]["reason"] == "bulkhead_full"
+        now = permits.monotonic()
+        monkeypatch.setattr(permits, "monotonic", lambda: now + taken[-1]["expires_ms"] / 1000 + 1)
+        client.sidecar.sweep()
+        assert client.sidecar.permits.expired == len(taken)
+        await ended_as(client, {"neutral": len(taken)})
+        assert (await client.call(tier="critical"))["allowed"] is True
+        answer = await client.report({"permit": taken[0]["permit"], "status": 500})
+        assert answer["unknown"] == [taken[0]["permit"]]
+
+
+def test_the_oldest_makes_room_when_too_many_are_kept() -> None:
+    ended: list[str] = []
+    kept = Kept[str]("p", ended.append, most=2)
+    first, second, third = (kept.keep(text, 60) for text in ("a", "b", "c"))
+    assert (ended, kept.displaced, kept.take(first)) == (["a"], 1, None)
+    assert (kept.take(second), kept.take(third), len(kept)) == ("b", "c", 0)
+
+
+async def test_a_call_that_was_not_made_is_given_back(beside: Beside) -> None:
+    async with beside(policy(VENDOR)) as client:
+        for _ in range(5):
+            # A refund goes to Redis with the next corrections.
+            call = await eventually(client.call, accept=lambda call: call["allowed"])
+            answer = await client.post("/v1/give-back", {"permit": call["permit"]})
+            assert answer == {"accepted": 1, "unknown": []}
+
+
+async def test_the_real_cost_corrects_the_estimate(beside: Beside) -> None:
+    async with beside(policy(TOKENS)) as client:
+        call = await client.call(costs={"tokens": 900})
+        assert (await client.call(costs={"tokens": 900}))["allowed"] is False
+        await client.report({"permit": call["permit"], "status": 200, "settle": {"tokens": 50}})
+
+        async def again() -> Any:
+            return await client.call(costs={"tokens": 900})
+
+        assert (await eventually(again, accept=lambda call: call["allowed"]))["allowed"] is True
+
+
+async def test_a_report_cannot_charge_more_than_a_call_can_have_cost(beside: Beside) -> None:
+    async with beside(policy(TOKENS)) as client:
+        call = await client.call(costs={"tokens": 1})
+        await client.report({"permit": call["permit"], "status": 200, "settle": {"tokens": 10**12}})
+        assert client.sidecar.reports.cut == 1
+
+
+async def test_the_deadline_of_the_caller_bounds_the_call(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        call = await client.call(deadline_ms=2_000)
+        assert 0 < call["timeout_ms"] <= 2_000
+        assert call["expires_ms"] <= 7_000
+
+
+async def test_a_caller_that_leaves_does_not_wait_on(beside: Beside) -> None:
+    async with beside(policy(msgspec.structs.replace(VENDOR, window_ms=20_000))) as client:
+        await client.call()
+        await client.call()
+        waiting = asyncio.create_task(client.call(wait_ms=30_000))
+        await eventually(lambda: client.sidecar.waiting == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await eventually(lambda: client.sidecar.waiting == 0)
+        assert len(client.sidecar.permits) == 2
+
+
+async def test_too_many_waiting_calls_get_no_decision(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        client.sidecar.waiting = 1000
+        answer = await client.http.post("/v1/calls", json={"dependency": "payments"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["type"] == "urn:fuseboard:sidecar:busy"
+        assert "allowed" not in answer.json()
+        client.sidecar.waiting = 0
+        assert (await client.call())["allowed"] is True
+        assert client.sidecar.busy == 1
+
+
+class TestRequests:
+    async def test_a_request_has_headers_and_the_third_is_refused(self, beside: Beside) -> None:
+        async with beside(policy(quotas=(TWO,))) as client:
+            first = await client.request()
+            assert (first["allowed"], first["hold"]) == (True, None)
+            assert first["headers"]["ratelimit-policy"] == '"requests";q=2;w=60'
+            await client.request()
+            refused = await client.request()
+            assert (refused["status"], refused["reason"], refused["rule"]) == (429, "quota", "requests")
+            assert refused["problem"]["violated-policies"] == ["requests"]
+
+    async def test_a_suspended_tenant_gets_403(self, beside: Beside) -> None:
+        async with beside(policy()) as client:
+            refused = await client.request("late-payer")
+            assert (refused["allowed"], refused["status"], refused["reason"]) == (False, 403, "suspended")
+
+    async def test_a_request_that_ended_frees_its_slot(self, beside: Beside) -> None:
+        async with beside(policy(quotas=(SLOTS,))) as client:
+            first = await client.request()
+            assert first["hold"]
+            assert (await client.request())["reason"] == "concurrency"
+            assert (await client.post("/v1/finish", {"hold": first["hold"]}))["accepted"] == 1
+            await eventually(client.request, accept=lambda request: request["allowed"])
+            assert (await client.post("/v1/finish", {"hold": first["hold"]}))["unknown"] == [first["hold"]]
+
+    async def test_a_request_settles_its_costs_when_it_ends(self, beside: Beside) -> None:
+        async with beside(policy(quotas=(TOKENS,))) as client:
+            first = await client.request(costs={"tokens": 900})
+            await client.post("/v1/finish", {"hold": first["hold"], "settle": {"tokens": 0}})
+
+            async def again() -> Any:
+                return await client.request(costs={"tokens": 900})
+
+            await eventually(again, accept=lambda request: request["allowed"])
+
+    async def test_a_caller_without_a_tenant_needs_a_subject(self, beside: Beside) -> None:
+        async with beside(policy()) as client:
+            assert (await client.request(None, subject={"ip": "203.0.113.7"}))["allowed"] is True
+            answer = await client.http.post("/v1/requests", json={})
+            assert (answer.status_code, answer.json()["type"]) == (400, "urn:fuseboard:sidecar:invalid")
+
+
+async def test_nothing_is_left_when_the_sidecar_stops(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        await client.call()
+        agent = client.agent
+    assert agent.counters.outcomes()["payments", Outcome.NEUTRAL] == 1

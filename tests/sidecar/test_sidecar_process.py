@@ -1,0 +1,105 @@
+"""The command `fuseboard sidecar` as a process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from fuseboard.cli import main
+from tests.agents.published import publish
+from tests.agents.servers import POLICY
+from tests.waiting import PATIENCE_S, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    def __init__(self, process: "subprocess.Popen[str]", url: str, token_file: Path) -> None:
+        self.process, self.url, self.token_file = process, url, token_file
+        self.token = "secret"
+
+    def post(self, path: str, body: str) -> tuple[int, str]:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
+            answer = http.post(self.url + path, content=body, headers=headers)
+        return answer.status_code, answer.text
+
+
+@contextmanager
+def sidecar(redis_url: str, folder: Path, *options: str) -> Iterator[Process]:
+    token_file = folder / "token"
+    token_file.write_text("secret\n")
+    variables = {
+        "FUSEBOARD_REDIS_URL": redis_url,
+        "FUSEBOARD_SERVER": "shop-1",
+        "FUSEBOARD_STATE_DIR": str(folder / "state"),
+        "FUSEBOARD_SIDECAR_TOKEN_FILE": str(token_file),
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fuseboard", "sidecar", "--listen", "127.0.0.1:0", *options],
+        cwd=ROOT,
+        env=kept | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield Process(process, process.stdout.readline().removeprefix("listening on ").strip(), token_file)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    publish(limits, POLICY, revision=7)
+    with sidecar(redis_url, tmp_path) as one:
+        status, body = one.post("/v1/calls", '{"dependency": "payments"}')
+        assert (status, '"allowed":true' in body, '"revision":7' in body) == (200, True, True)
+        one.token_file.write_text("rotated\n")
+        wait_until(lambda: one.post("/v1/reports", "[]")[0] == 401)
+        permit = body.partition('"permit":"')[2].partition('"')[0]
+        report = f'[{{"permit": "{permit}", "status": 503}}]'
+        one.token = "rotated"
+        assert one.post("/v1/reports", report) == (200, '{"accepted":1,"unknown":[]}')
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(PATIENCE_S) == 0
+
+
+def test_a_sidecar_without_a_token_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FUSEBOARD_SIDECAR_TOKEN_FILE", raising=False)
+    assert main(["sidecar"]) == 2
+    assert "FUSEBOARD_SIDECAR_TOKEN_FILE" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named(redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["sidecar", "--no-token", "--listen", f"127.0.0.1:{port}"]) == 2
+    assert f"127.0.0.1:{port} cannot be used" in capsys.readouterr().err
+
+
+def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sidecar", "--help"])
+    shown = capsys.readouterr().out
+    assert "--listen" in shown
+    assert "FUSEBOARD_SIDECAR_TOKEN_FILE" in shown
+
+
+def test_other_commands_load_no_parser() -> None:
+    script = "import sys, fuseboard.cli; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"httptools", "fuseboard.serving", "fuseboard.sidecar"} & set(loaded.stdout.split()) == set()
