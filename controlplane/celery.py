@@ -6,6 +6,7 @@ does the same work. Requests never enqueue tasks.
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -14,7 +15,7 @@ from celery.signals import beat_init, celeryd_init, setup_logging, worker_shutti
 from django.conf import settings
 from django.utils.log import configure_logging
 
-from controlplane import installation
+from controlplane import installation, loading
 from controlplane.embedded import reachable
 from controlplane.reloading import follow_log_level
 from controlplane.shutdown import EndWatch
@@ -31,6 +32,9 @@ _BEAT = "beat" in sys.argv[1:]
 
 if _BEAT:
     installation.sign_nothing()
+if "celery" in Path(sys.argv[0]).parts:
+    # Celery's own program, which has loaded this first. A worker ends it with `_end_loading`.
+    loading.begin()
 
 app = Celery("controlplane", fixups=[] if _BEAT else None)
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -101,6 +105,13 @@ app.conf.beat_schedule = {
     "note-audit-heads": _every(300, "audit.note_heads"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }
+
+
+@celeryd_init.connect
+@beat_init.connect
+def _end_loading(**_: Any) -> None:
+    """The worker has imported its tasks, and beat has none."""
+    loading.end()
 
 
 @celeryd_init.connect

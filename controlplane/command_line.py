@@ -30,20 +30,20 @@ def main(servers: Callable[[], AbstractContextManager[Any]] | None = None) -> No
     if command in ("version", "--version"):
         sys.stdout.write(f"{Path(sys.argv[0]).name} {installation.version()}\n")
         return
-    from django.core.management import execute_from_command_line
+    from controlplane.management.commands_loaded import Commands
 
     # A reader of a pipe gets each line at once, as on a terminal.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text file, as any process has
     if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
         installation.sign_nothing()
-        execute_from_command_line(sys.argv)
+        Commands(sys.argv).execute()
         return
     try:
         if servers is None:
             _name_what_is_unreachable(command)
             servers = partial(embedded.running, _missing(command))
         with servers():
-            execute_from_command_line(sys.argv)
+            Commands(sys.argv).execute()
     except embedded.ServerFailed as failure:
         sys.exit(str(failure))
 

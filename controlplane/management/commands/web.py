@@ -15,6 +15,7 @@ from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
 from controlplane.installation import COMMAND
 from controlplane.listening import listen
+from controlplane.loading import loading
 from controlplane.management.web_address import people_open, served_at
 from controlplane.metrics import count_refusal
 from controlplane.reloading import follow_log_level
@@ -46,7 +47,8 @@ class Command(BaseCommand):
             os.environ.setdefault("FUSEBOARD_ORIGINS", here)
             self._print_address(served_at(scheme, host, port), tls=bool(tls))
             # Imported now, because it reads the origins.
-            application = import_string(settings.ASGI_APPLICATION)
+            with loading():
+                application = import_string(settings.ASGI_APPLICATION)
             EndingServer(server_config(application, **tls), process="web").run(sockets=[listener])
 
     def _print_address(self, here: str, *, tls: bool) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from controlplane import loading
 from controlplane.celery import app
 from controlplane.checks import CONFIGURATION
 
@@ -21,4 +22,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, without_beat: bool, **options: Any) -> None:
         schedule = [] if without_beat else ["--beat"]
+        # The tasks and what they use. Celery reports their end: see `controlplane.celery`.
+        loading.begin()
         app.worker_main(["worker", *schedule, "--pool=threads", "--concurrency=2", "--without-mingle"])
