@@ -63,6 +63,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"secrets": {"keys": {"SECRET_KEY": "secret-key"}}}, "$.secrets.keys"),
     ({"networkPolicies": {"agents": []}}, "$.networkPolicies.agents"),
     ({"mfa_roles": "admin"}, "$"),
+    ({"listen": "127.0.0.1"}, "$.listen"),
     ({"proxies": ""}, "$.proxies"),
     ({"proxies": "*"}, "$.proxies"),
     ({"proxies": "0.0.0.0/0"}, "$.proxies"),

@@ -103,6 +103,21 @@ def test_one_secret_may_have_every_key_and_two_variables_one_of_them(helm: Path,
     assert web.environment["FUSEBOARD_DIRECT_DATABASE_URL_FILE"] == web.environment["DATABASE_URL_FILE"]
 
 
+def test_processes_listen_with_ipv6_where_there_is_nothing_else(helm: Path, tmp_path: Path) -> None:
+    done = _template(helm, tmp_path, _with_nulls({"listen": "::"}, LEAST))
+    assert done.returncode == 0, done.stderr
+    assert "0.0.0.0" not in done.stdout  # noqa: S104 - it is only looked for
+    found = {
+        each["metadata"]["name"]: Process(each)
+        for each in yaml.safe_load_all(done.stdout)
+        if each and "template" in each.get("spec", {})
+    }
+    for part in ("web", "gateway"):
+        command = found[f"fuseboard-{part}"].container["command"]
+        assert command[command.index("--host") + 1] == "::"
+    assert found["fuseboard-worker"].environment["FUSEBOARD_WORKER_METRICS_PORT"] == "[::]:9101"
+
+
 def _with_nulls(values: dict[str, Any], basis: dict[str, Any]) -> dict[str, Any]:
     """Both, and a null stays for Helm to remove a default."""
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}

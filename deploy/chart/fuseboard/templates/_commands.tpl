@@ -1,7 +1,7 @@
 {{/* The commands of docker-compose.yml, and of no other place: a test compares them. */}}
 {{- define "fuseboard.commands" -}}
-web: [python, manage.py, web, --host, "0.0.0.0", --port, "8000", --exactly]
-gateway: [python, manage.py, gateway, --host, "0.0.0.0", --port, "8001", --exactly]
+web: [python, manage.py, web, --host, "{{ .root.Values.listen }}", --port, "8000", --exactly]
+gateway: [python, manage.py, gateway, --host, "{{ .root.Values.listen }}", --port, "8001", --exactly]
 worker: [celery, -A, controlplane, worker, --pool, threads, --concurrency, "2", --without-mingle]
 beat: [celery, -A, controlplane, beat]
 migrate: [sh, -c, "python manage.py migrate --noinput && python manage.py create_environment"]

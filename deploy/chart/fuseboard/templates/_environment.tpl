@@ -45,7 +45,7 @@ FUSEBOARD_WATCHDOG_URL: [web, gateway, worker]
       "FUSEBOARD_ORIGINS" (include "fuseboard.origins" .root)
       "FUSEBOARD_PROXIES" $values.proxies -}}
 {{- if eq .part "gateway" }}{{ $_ := set $found "FUSEBOARD_ONCALL_DIR" "/var/lib/fuseboard/oncall" }}{{ end -}}
-{{- if eq .part "worker" }}{{ $_ := set $found "FUSEBOARD_WORKER_METRICS_PORT" "0.0.0.0:9101" }}{{ end -}}
+{{- if eq .part "worker" }}{{ $_ := set $found "FUSEBOARD_WORKER_METRICS_PORT" (contains ":" $values.listen | ternary "[::]:9101" "0.0.0.0:9101") }}{{ end -}}
 {{- if eq .part "beat" }}{{ $_ := set $found "FUSEBOARD_BEAT_FILE" "/run/fuseboard/beat" }}{{ end -}}
 {{- if $values.secrets.caSecret }}{{ $_ := set $found "FUSEBOARD_CA_FILE" "/run/secrets/ca/ca.crt" }}{{ end -}}
 {{- range $variable, $key := include "fuseboard.secretKeys" . | fromYaml }}
