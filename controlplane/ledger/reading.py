@@ -273,8 +273,9 @@ def read_last_report(environment: str) -> datetime | None:
 
 def read_unpriced(environment: str, now: datetime) -> tuple[Unpriced, ...]:
     """The models that had calls without a price in this hour or the last one, the busiest first."""
+    last = begun_hour(now) - timedelta(hours=1)
     rows = UsageHour.objects.filter(
-        environment=environment, whose=Whose.SERVICE, at__gte=_hour(now) - timedelta(hours=1), unpriced__gt=0
+        environment=environment, whose=Whose.SERVICE, at__gte=last, unpriced__gt=0
     )
     found = rows.values("model", "dependency").annotate(calls_unpriced=Sum("unpriced"))
     return tuple(
@@ -297,7 +298,7 @@ def read_users(environment: str, now: datetime) -> dict[str, Users]:
 
 def read_jump(environment: str, now: datetime) -> SpendJump | None:
     """``None`` if nothing was spent, or the ledger does not know what is usual yet."""
-    hours = [_hour(now), _hour(now) - timedelta(hours=1)]
+    hours = [begun_hour(now), begun_hour(now) - timedelta(hours=1)]
     before = {hour: [hour - timedelta(weeks=week) for week in range(1, USUAL_WEEKS + 1)] for hour in hours}
     services = UsageHour.objects.filter(environment=environment, whose=Whose.SERVICE)
     all_hours = [*hours, *(earlier for found in before.values() for earlier in found)]
@@ -337,8 +338,8 @@ def midnight(day: date) -> datetime:
 
 def first_hour(since: datetime) -> datetime:
     """The start of the first whole hour after it."""
-    return since if since == _hour(since) else _hour(since) + timedelta(hours=1)
+    return since if since == begun_hour(since) else begun_hour(since) + timedelta(hours=1)
 
 
-def _hour(now: datetime) -> datetime:
+def begun_hour(now: datetime) -> datetime:
     return now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -18,7 +18,7 @@ from fuseboard.contract import keys
 #: Corrections of one run. The others wait for the next one.
 MAX_AT_ONCE = 2_000
 #: Answers of the script.
-_LATER, _NEW = 0, 2
+_LATER, _NEW, _DAMAGED = 0, 2, 3
 _CORRECT = Script(Path(__file__).parent / "lua" / "correct_budget.lua")
 
 
@@ -31,12 +31,24 @@ def correct_budgets(environment: str, now: datetime) -> None:
     for row in waiting.order_by("pk")[:MAX_AT_ONCE]:
         arguments = [row.began, row.ends, row.pk, row.amount]
         answer = _CORRECT.run(store, keys=[row.key, keys.budget_mark(row.key)], args=arguments)
-        if answer != _LATER:
+        if answer == _DAMAGED:
+            _to_the_end(row)
+        elif answer != _LATER:
             if row.amount < 0:
                 # Pods that have not spent it lately forget the larger figure of before. A worker that stops
                 # here tells them again.
                 store.publish(keys.budget_channel(environment), row.key)
             _done(row, is_new=answer == _NEW)
+
+
+def _to_the_end(row: BudgetCorrection) -> None:
+    """Let others go first while its counter cannot be read. Redis does not know its number."""
+    with transaction.atomic():
+        # A person who clears the counter deletes it.
+        deleted, _ = BudgetCorrection.objects.filter(pk=row.pk).delete()
+        if deleted:
+            row.pk = None
+            row.save(force_insert=True)
 
 
 def _done(row: BudgetCorrection, *, is_new: bool) -> None:

@@ -1,22 +1,16 @@
 """The budgets that past calls to a model have spent, and what another price adds in their present periods."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controlplane.audit.models import Entry
-from controlplane.ledger.reading import first_hour
+from controlplane.ledger.reading import begun_hour, first_hour
 from controlplane.policies.models import Change
+from controlplane.repricing.counted_spans import PoolSpans, Span, TenantSpans
 from controlplane.repricing.ledger_costs import Costs
-from controlplane.spending.budget_rows import OWNERS, Account
-from controlplane.usage.budget_counters import (
-    BudgetCounter,
-    parents_of,
-    shared_counters,
-    tenant_counters,
-    tier_counters,
-)
+from controlplane.spending.budget_rows import OWNERS
+from controlplane.usage.budget_counters import BudgetCounter, shared_counters, tenant_counters, tier_counters
 from controlplane.usage.models import BudgetCorrection
 from fuseboard.contract.budgets import MAX_BUDGET, MICRO_USD
 from fuseboard.contract.calendar_period import period_around
@@ -50,52 +44,65 @@ class BudgetChange:
         )
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """A counter, its present period, and the calls that it has counted in it."""
+
+    counter: BudgetCounter
+    began_us: int
+    ends_us: int
+    spans: list[Span]
+
+
 def changed_budgets(costs: Costs, now: datetime) -> list[BudgetChange]:
     """The counters that the price changes. Their periods began before the end of the days of ``costs``."""
-    now_us = int(now.timestamp() * 1_000_000)
-    pools = dict(Account.objects.filter(environment=costs.environment).values_list("name", "pools"))
-    by_pool: dict[datetime, dict[str, int]] = {}
-    tenants, counted_from = _Tenants(costs), _CountedFrom(costs.environment, now)
-    found = []
-    for counter in _counters(costs, tenants):
-        columns = counter.columns
-        began_us, ends_us = period_around(now_us, Period(columns.period), columns.time_zone)
-        # The hour in which counting began has calls of before, which the counter never had. It is left out,
-        # as the restore of lost budgets does.
-        hour = first_hour(counted_from.moment(counter, datetime.fromtimestamp(began_us / 1_000_000, UTC)))
-        if hour >= costs.window.end:
-            continue
-        if counter.tenant:
-            added = tenants.added(hour).get(counter.tenant, 0)
-        else:
-            if hour not in by_pool:
-                by_pool[hour] = costs.added_by_pool(hour)
-            row = counter.row
-            named = pools.get(row.account, []) if row.account else [row.dependency]
-            added = sum(by_pool[hour].get(pool, 0) for pool in named)
+    found = _counted(costs, now)
+    of_tenants = costs.added_to_tenants({span for one in found if one.counter.tenant for span in one.spans})
+    of_pools = costs.added_to_pools({span for one in found if not one.counter.tenant for span in one.spans})
+    changes = []
+    for one in found:
+        sums = of_tenants if one.counter.tenant else of_pools
+        # No counter has more, and a column neither, whatever a pod has invented.
+        added = max(-MAX_BUDGET, min(sum(sums.get(span, 0) for span in one.spans), MAX_BUDGET))
         if added:
-            # No counter has more, and a column neither, whatever a pod has invented.
-            added = max(-MAX_BUDGET, min(added, MAX_BUDGET))
-            found.append(BudgetChange(counter, began_us, ends_us, added))
+            changes.append(BudgetChange(one.counter, one.began_us, one.ends_us, added))
+    return changes
+
+
+def _counted(costs: Costs, now: datetime) -> list[_Counted]:
+    environment, since = costs.environment, now - _LONGEST
+    pools = PoolSpans(environment, since)
+    tenants = TenantSpans(environment, since, costs.changed_tenants(), now)
+    counted_from = _CountedFrom(environment, since)
+    counters = (
+        *shared_counters(environment),
+        *tenant_counters(environment, tenant__in=tenants.tenants),
+        *tier_counters(environment, tenants.tenants),
+    )
+    found = []
+    for counter in counters:
+        columns = counter.columns
+        if columns.measure != MICRO_USD:
+            continue
+        began_us, ends_us = period_around(
+            int(now.timestamp() * 1_000_000), Period(columns.period), columns.time_zone
+        )
+        began = counted_from.moment(counter, datetime.fromtimestamp(began_us / 1_000_000, UTC))
+        spans = (tenants if counter.tenant else pools).of(counter)
+        hours = [_whole_hours(span.cut(began, costs.window.end)) for span in spans]
+        found.append(_Counted(counter, began_us, ends_us, [span for span in hours if not span.is_empty]))
     return found
 
 
-def _counters(costs: Costs, tenants: "_Tenants") -> Iterator[BudgetCounter]:
-    environment = costs.environment
-    spenders = list(tenants.added(costs.window.first))
-    counters = (
-        *shared_counters(environment),
-        *tenant_counters(environment, tenant__in=spenders),
-        *tier_counters(environment, spenders),
-    )
-    return (counter for counter in counters if counter.row.measure == MICRO_USD)
+def _whole_hours(span: Span) -> Span:
+    """Without the hours in which counting began or ended: they have calls that the counter never had."""
+    return Span(span.name, first_hour(span.began), begun_hour(span.ended))
 
 
 class _CountedFrom:
     """Since when a counter counts: since its period began, or its budget was made, or it was cleared."""
 
-    def __init__(self, environment: str, now: datetime) -> None:
-        since = now - _LONGEST
+    def __init__(self, environment: str, since: datetime) -> None:
         cleared = Entry.objects.filter(environment=environment, action="counter.cleared", at__gte=since)
         self._cleared = {
             ((after or {}).get("budget", ""), owner): at
@@ -120,31 +127,3 @@ class _CountedFrom:
         row = counter.row
         cleared = self._cleared.get((row.name, counter.tenant or row.owner[1]), began)
         return max(began, cleared, self._made.get(row.name, began))
-
-
-class _Tenants:
-    """The additions to tenants, with those of the tenants below them."""
-
-    def __init__(self, costs: Costs) -> None:
-        self._costs = costs
-        self._added: dict[datetime, dict[str, int]] = {}
-        self._parents: dict[str, str] = {}
-
-    def added(self, hour: datetime) -> dict[str, int]:
-        if hour not in self._added:
-            own = self._costs.added_by_tenant(hour)
-            unknown = own.keys() - self._parents.keys()
-            self._parents |= parents_of(self._costs.environment, unknown)
-            sums: dict[str, int] = {}
-            for tenant, added in own.items():
-                for each in self._with_above(tenant):
-                    sums[each] = sums.get(each, 0) + added
-            self._added[hour] = sums
-        return self._added[hour]
-
-    def _with_above(self, tenant: str) -> Iterator[str]:
-        seen: set[str] = set()
-        while tenant and tenant not in seen:
-            seen.add(tenant)
-            yield tenant
-            tenant = self._parents.get(tenant, "")

@@ -4,15 +4,16 @@ A row has the sums of many calls. Its new cost is summed exactly, and rounded up
 of them were long or in a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.db import connection
 
 from controlplane.ledger.reading import midnight
 from controlplane.ledger.rows import DAYS, HOURS, TOTALS, sum_up
+from controlplane.repricing.counted_spans import Span
 from controlplane.spending.models import Model
 from fuseboard.contract.budgets import MAX_BUDGET
 from fuseboard.contract.models import undated
@@ -61,19 +62,24 @@ _SUMS = f"""
             THEN LEAST(calls, (fresh + cached + written) / (%(long_above)s + 1)) ELSE 0 END), 0)
     FROM {DAYS.name} WHERE {_DAYS}
 """  # noqa: S608 - names of this module
-_OF_POOLS = f"""
-    SELECT dependency, sum({_COST} - micro_usd) FROM {HOURS.name}
-    WHERE {_HOURS} AND whose = 1 AND at >= %(began)s GROUP BY dependency
+_CHANGED_TENANTS = f"""
+    SELECT DISTINCT tenant FROM {DAYS.name} WHERE {_DAYS} AND tenant <> '' AND micro_usd <> {_COST}
 """  # noqa: S608 - names of this module
-# Whole days have all tenants; the hours before the first one have the most expensive ones.
-_OF_TENANTS = f"""
-    SELECT tenant, sum(added) FROM (
-        SELECT tenant, {_COST} - micro_usd AS added FROM {DAYS.name} WHERE {_DAYS} AND day >= %(whole)s
-        UNION ALL
-        SELECT name, {_COST} - micro_usd FROM {HOURS.name}
-        WHERE {_HOURS} AND whose = 2 AND at >= %(began)s AND at < %(whole)s
-    ) AS changed WHERE tenant <> '' GROUP BY tenant
-"""  # noqa: S608 - names of this module
+
+
+def _in_spans(table: str, condition: str, name: str, at: str, kind: str) -> str:
+    return f"""
+        SELECT span.number, sum({_COST} - micro_usd) FROM {table} JOIN unnest(
+            %(names)s::text[], %(began)s::{kind}[], %(ended)s::{kind}[]
+        ) WITH ORDINALITY AS span (caller, since_at, until_at, number)
+            ON {table}.{name} = span.caller AND {at} >= span.since_at AND {at} < span.until_at
+        WHERE {condition} GROUP BY span.number
+    """  # noqa: S608 - names of this module
+
+
+_OF_POOLS = _in_spans(HOURS.name, f"{_HOURS} AND whose = 1", "dependency", "at", "timestamptz")
+_OF_TENANTS_HOURS = _in_spans(HOURS.name, f"{_HOURS} AND whose = 2", "name", "at", "timestamptz")
+_OF_TENANTS_DAYS = _in_spans(DAYS.name, _DAYS, "tenant", "day", "date")
 
 
 @dataclass(frozen=True)
@@ -136,13 +142,32 @@ class Costs:
         [row] = self._rows(_SUMS, long_above=long_above)
         return Sums(*map(int, row))
 
-    def added_by_pool(self, hour: datetime) -> dict[str, int]:
-        """Dependency -> micro-USD that the price adds to its calls since this hour; negative for less."""
-        return self._added(_OF_POOLS, began=hour)
+    def changed_tenants(self) -> list[str]:
+        """The tenants whose calls cost something else by the price."""
+        return [tenant for (tenant,) in self._rows(_CHANGED_TENANTS)]
 
-    def added_by_tenant(self, hour: datetime) -> dict[str, int]:
-        whole = hour.date() if hour.time() == time.min else hour.date() + timedelta(days=1)
-        return self._added(_OF_TENANTS, began=hour, whole=midnight(whole))
+    def added_to_pools(self, spans: Iterable[Span]) -> dict[Span, int]:
+        """Span -> micro-USD that the price adds to the calls of a pool; negative for less.
+
+        Spans begin and end at whole hours.
+        """
+        return self._added(_OF_POOLS, [(span, span) for span in spans])
+
+    def added_to_tenants(self, spans: Iterable[Span]) -> dict[Span, int]:
+        """Whole days have all tenants; the hours beside them have the most expensive ones."""
+        days, hours = [], []
+        for span in spans:
+            first, last = _next_midnight(span.began), midnight(span.ended.date())
+            if first < last:
+                days.append((span.cut(first, last), span))
+                hours += [(span.cut(span.began, first), span), (span.cut(last, span.ended), span)]
+            else:
+                hours.append((span, span))
+        hours = [(part, span) for part, span in hours if not part.is_empty]
+        found = self._added(_OF_TENANTS_DAYS, days)
+        for span, added in self._added(_OF_TENANTS_HOURS, hours).items():
+            found[span] = found.get(span, 0) + added
+        return found
 
     def write(self) -> None:
         """Price the rows, in a transaction that has the lock."""
@@ -157,8 +182,15 @@ class Costs:
                 [self.environment, window.since, window.until],
             )
 
-    def _added(self, statement: str, **more: Any) -> dict[str, int]:
-        return {name: int(added) for name, added in self._rows(statement, **more)}
+    def _added(self, statement: str, parts: Sequence[tuple[Span, Span]]) -> dict[Span, int]:
+        """``parts``: a part of a span, and the span."""
+        found: dict[Span, int] = {}
+        if parts:
+            names, began, ended = map(list, zip(*(part for part, _ in parts), strict=True))
+            for number, added in self._rows(statement, names=names, began=began, ended=ended):
+                span = parts[number - 1][1]
+                found[span] = found.get(span, 0) + int(added)
+        return found
 
     def _rows(self, statement: str, **more: Any) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
@@ -186,3 +218,8 @@ def names_in_ledger(environment: str, model: str, window: Window) -> list[str]:
         cursor.execute(_MODELS, [environment, window.since, window.until])
         names = [name for (name,) in cursor.fetchall()]
     return sorted(name for name in names if known.get(name, known.get(undated(name))) == model)
+
+
+def _next_midnight(hour: datetime) -> datetime:
+    day = midnight(hour.date())
+    return day if day == hour else day + timedelta(days=1)

@@ -19,11 +19,12 @@ from controlplane.errors import find
 from controlplane.phrases import usd
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.document import environment_of
+from controlplane.postgres import transaction_lock
 from controlplane.repricing.budget_changes import BudgetChange, changed_budgets
 from controlplane.repricing.ledger_costs import Costs, Sums, Window, names_in_ledger
 from controlplane.spending.fields import NEEDED, check_price, model_fields, plain_price
 from controlplane.spending.models import PRICES, Model, Price
-from controlplane.usage.models import BudgetCorrection
+from controlplane.usage.models import CORRECTIONS_LOCK, BudgetCorrection
 from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
@@ -125,6 +126,7 @@ def reprice_calls(
             environment, model, Window(since, until), price, problems, expected_version=expected_version
         )
         costs = asked.costs
+        transaction_lock(CORRECTIONS_LOCK, environment)
         # Budgets get the difference to what the rows have now, so no row may change in between.
         costs.lock()
         sums = costs.sums(long_above=asked.long_above)

@@ -16,9 +16,10 @@ from controlplane.errors import InvalidEdit, NotFound, find
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, Tenant, Tier
+from controlplane.postgres import transaction_lock
 from controlplane.redis.scripts import limits
 from controlplane.usage.budget_counters import BudgetCounter, counter_of
-from controlplane.usage.models import BudgetCorrection, KnownBudget
+from controlplane.usage.models import CORRECTIONS_LOCK, BudgetCorrection, KnownBudget
 from controlplane.validation import Problems
 from fuseboard.contract import keys
 from fuseboard.contract.addresses import counted_address
@@ -83,6 +84,8 @@ def _clear(
     with transaction.atomic():
         # The counter is cleared only while Postgres can keep the entry.
         acting(actor)
+        if "budget" in about:
+            transaction_lock(CORRECTIONS_LOCK, row.slug)
         was_counted = _delete(key)
         # The worker puts back no figure of before, if Redis loses its data.
         KnownBudget.objects.filter(environment=row.slug, key=key).update(amount=0, cleared=True)

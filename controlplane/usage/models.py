@@ -89,6 +89,11 @@ class KnownBudget(models.Model):
         return f"{self.environment} {self.key}: {self.amount}"
 
 
+#: The name of the advisory lock of an environment while calls are priced again or a counter is cleared: the
+#: corrections that a clearing deletes are all about calls of before it.
+CORRECTIONS_LOCK = "fuseboard.budget_corrections"
+
+
 class BudgetCorrection(models.Model):
     """The higher cost of past calls by another price, until the worker has added it to a budget in Redis."""
 

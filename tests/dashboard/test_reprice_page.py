@@ -10,7 +10,8 @@ from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay
 from controlplane.spending.models import Budget, Model
 from dashboard.views.limits import repricing
-from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
+from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
+from tests.controlplane.repricing.books import revisions_are_older
 from tests.dashboard.editor_steps import page
 from tests.people import ADA
 
@@ -27,7 +28,8 @@ def priced(production: str, limits: Any) -> None:
     price = {"2025-12-01": {"input": 1_000_000, "output": 5_000_000, "batch_percent": 50}}
     edits.set_model(model="gpt-5.2", prices=price, **WHY)
     edits.set_account(account="main", pools=["payments-api"], hosts=[], **WHY)
-    # The budget is older than all revisions: it has all calls of its period.
+    # All is older than its period, so the budget has all calls of it.
+    revisions_are_older()
     Budget.objects.create(
         environment_id="production", name="main-day", account="main", amount=9_000_000, period="day"
     )
@@ -103,6 +105,13 @@ def test_a_preview_without_a_budget_says_so(log_in: Any) -> None:
     words = text_of(page(log_in("ada").post(WHERE, typed("preview"))))
     assert "No budget changes: none has counted these calls in its present period." in words
     assert "A budget that" not in words
+
+
+def test_days_without_calls_offer_nothing_to_re_price(log_in: Any) -> None:
+    shown = page(log_in("ada").post(WHERE, typed("preview", since=str(days_ago(2)), until=str(days_ago(2)))))
+    assert "The ledger has no calls to gpt-5.2 in these days: there is nothing to re-price." in text_of(shown)
+    assert "Re-price calls</button>" not in shown
+    assert "<table" not in shown
 
 
 def test_what_is_wrong_stands_at_its_field(log_in: Any) -> None:

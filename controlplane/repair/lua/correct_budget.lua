@@ -8,7 +8,8 @@
 -- ARGV  1 start of the period in us, 2 its end in us
 --       3 the number of the correction
 --       4 what to add, negative to take
--- Returns 2 if it counts now, 1 if it did before; 0 outside of the period, and if the counter is damaged
+-- Returns 2 if it counts now, 1 if it did before; 0 outside of the period; 3 if the counter is damaged, or of a
+--         later period
 --
 -- Marks: beside those of restore.lua of the agent, `corrected:` and the number of each correction.
 
@@ -22,9 +23,9 @@ local corrected = 'corrected:' .. ARGV[3]
 if redis.pcall('HEXISTS', KEYS[2], corrected) == 1 then return 1 end
 
 local text = redis.pcall('GET', KEYS[1])
-if type(text) == 'table' then return 0 end
+if type(text) == 'table' then return 3 end
 local window, count = string.match(text or '', '^(%d+) (%d+)$')
-if text and not window or (tonumber(window) or 0) > began then return 0 end
+if text and not window or (tonumber(window) or 0) > began then return 3 end
 count = tonumber(window) == began and tonumber(count) or 0
 
 local left = math.ceil((ends - now) / 1000) + 1000

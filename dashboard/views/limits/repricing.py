@@ -123,7 +123,7 @@ def _line(what: str, of: str, micro_usd: int) -> dict[str, str]:
 def _notes(found: Repriced) -> list[str]:
     """Sentences about budgets, and about calls that the ledger cannot tell apart."""
     notes = []
-    if found.calls and not found.budgets:
+    if not found.budgets:
         notes.append("No budget changes: none has counted these calls in its present period.")
     if any(one.added > 0 for one in found.budgets):
         notes.append("A budget that this spends refuses or degrades calls, unless it only warns.")

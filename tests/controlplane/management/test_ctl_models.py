@@ -11,9 +11,10 @@ import pytest
 from controlplane.ledger.models import UsageDay
 from controlplane.spending.models import Budget, Model
 from fuseboard.cli import main
+from fuseboard.cli.ctl import models
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
-from tests.controlplane.ledger.ledger_rows import put_day, put_hour, today
+from tests.controlplane.ledger.ledger_rows import days_ago, put_day, put_hour, today
 from tests.controlplane.spending.test_costs_document import blocks
 from tests.controlplane.web_process import web_running
 
@@ -80,7 +81,7 @@ def test_a_model_is_shown_changed_and_removed(ctl: Any) -> None:
     assert not Model.objects.exists()
 
 
-def test_past_calls_are_priced_again(ctl: Any) -> None:
+def test_past_calls_are_priced_again(ctl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ctl("model", "set", "gpt-5.2", *WHY)[0] == Exit.DONE
     price = ("--input", "75000", "--output", "1", "--batch-percent", "50")
     assert ctl("model", "price", "gpt-5.2", "2025-12-01", *price, *WHY)[0] == Exit.DONE
@@ -95,6 +96,8 @@ def test_past_calls_are_priced_again(ctl: Any) -> None:
         "At most 1,200 of them were in a batch. The ledger does not know which: all get this price.",
         "Budget day: 0.05 USD less is spent in its present period.",
     ]
+    past = ("model", "reprice", "gpt-5.2", str(days_ago(2)), str(days_ago(2)), *command[-4:])
+    assert "There is nothing to re-price in these days." in ctl(*past, *WHY, "--dry-run")[1]
     code, said, errors = ctl(*command, *WHY, "--dry-run")
     assert code == Exit.DONE, errors
     assert said.splitlines() == [
@@ -102,6 +105,14 @@ def test_past_calls_are_priced_again(ctl: Any) -> None:
         *lines,
     ]
     assert UsageDay.objects.get().micro_usd == 150_000
+    Budget.objects.create(
+        environment_id="production", name="more", dependency="openai", amount=9, period="day"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "SHOWN", 1)
+        said = ctl(*command, *WHY, "--dry-run")[1]
+    assert said.splitlines()[-1] == "1 other budgets: 0.05 USD less. --json prints all."
+    Budget.objects.get(name="more").delete()
     planned = json.loads(ctl(*command, *WHY, "--dry-run", "--json")[1])
     said = ctl(*command, *WHY)[1]
     assert said.splitlines() == [

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+import pgtrigger
 import redis
 from django.db import connection
+from django.utils import timezone
 
 from controlplane.editing import edits
 from controlplane.ledger.models import UsageDay, UsageHour, UsageTotal, Whose
 from controlplane.ledger.rows import AMOUNTS, DAYS, HOURS, TOTALS
+from controlplane.policies.models import Revision
 from controlplane.repair.budgets import restore_all
 from controlplane.repricing.reprice import Repriced, reprice_calls
 from controlplane.spending.models import Budget
@@ -29,14 +32,20 @@ RIGHT = {"input": 2_000_000, "cached": 200_000, "output": 10_000_000}
 
 
 def set_up(*, period: str = "month") -> None:
-    """A model, an account with a budget and a tier with one. The budgets are older than all revisions: they
-    have all calls of their period.
+    """A model, an account with a budget and a tier with one. All is older than the longest period, so the
+    budgets have all calls of theirs.
     """
     edits.set_model(model=MODEL, pool=POOL, expected_version=0, **WHY)
     edits.set_account(account="main", pools=[POOL], hosts=[], expected_version=0, **WHY)
     edits.create_tenant(tenant="acme/shop", tier="pro", parent="acme", **WHY)
+    revisions_are_older()
     for name, owner in (("main-budget", {"account": "main"}), ("pro-budget", {"tier": "pro"})):
         Budget.objects.create(environment_id="production", name=name, amount=10**12, period=period, **owner)
+
+
+def revisions_are_older() -> None:
+    with pgtrigger.ignore("policies.Revision:revision_stays"):
+        Revision.objects.update(at=timezone.now() - timedelta(days=100))
 
 
 def counter_keys() -> dict[str, str]:
@@ -137,3 +146,9 @@ def asked(**more: Any) -> dict[str, Any]:
 
 def again(**more: Any) -> Repriced:
     return reprice_calls(**asked(**WHY, expected_version=None, **more))
+
+
+def someone_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])

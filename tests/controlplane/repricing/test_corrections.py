@@ -1,18 +1,25 @@
 """The worker corrects what is spent of budgets after a re-pricing, each correction once."""
 
+import threading
 from typing import Any
 
 import pytest
 import redis
+from django.db import connections
 
 from controlplane.repair import corrections
+from controlplane.repricing import reprice
+from controlplane.usage import clear_counter as clearing
+from controlplane.usage.clear_counter import clear_counter
 from controlplane.usage.models import BudgetCorrection
 from fuseboard.contract import keys
 from tests.controlplane.repricing.books import (
+    WHY,
     again,
     costs,
     counter_keys,
     put_calls_of_today,
+    someone_waits,
     spend,
     spent,
     worker,
@@ -100,6 +107,68 @@ def test_a_damaged_counter_and_one_of_a_later_period_are_not_corrected(limits: r
         f"{2**52} 7".encode(),
     )
     assert BudgetCorrection.objects.count() == 3
+
+
+def test_corrections_of_damaged_counters_let_others_go_first(
+    limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again()
+    first, second, third = BudgetCorrection.objects.order_by("pk").values_list("key", flat=True)
+    limits.sadd(first, "damaged")
+    limits.set(second, "nothing known")
+    monkeypatch.setattr(corrections, "MAX_AT_ONCE", 1)
+    for _ in range(3):
+        worker()
+    assert limits.get(third)
+    # Each counts once its counter can be read.
+    limits.delete(first, second)
+    for _ in range(3):
+        worker()
+    assert not BudgetCorrection.objects.exists()
+    assert [spent(limits, owner) for owner in ("main", "acme", "acme/shop")] == [
+        1_500_000,
+        1_500_000,
+        500_000,
+    ]
+
+
+@pytest.mark.parametrize("first", ["clear", "reprice"])
+def test_a_counter_that_is_cleared_while_calls_are_priced_again_gets_none_of_before(
+    limits: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The second one begins when the first has done all but its audit entry."""
+    acts = {"clear": lambda: clear_counter(budget="main-budget", **WHY), "reprice": again}
+    module = {"clear": clearing, "reprice": reprice}[first]
+    second = acts["reprice" if first == "clear" else "clear"]
+    ended: list[bool] = []
+
+    def run() -> None:
+        try:
+            second()
+        finally:
+            ended.append(True)
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    name = {"clear": "record", "reprice": "_audit"}[first]
+    write = getattr(module, name)
+
+    def meet(*given: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        thread.start()
+        wait_until(lambda: bool(ended) or someone_waits())
+        write(*given, **named)
+
+    spend(limits, "main", 1_500_000, period="day")
+    key = counter_keys()["main"]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, meet)
+        acts[first]()
+    thread.join()
+    assert not BudgetCorrection.objects.filter(key=key).exists()
+    worker()
+    assert spent(limits, "main") == 0
+    assert costs() == [3_000_077] * 4
 
 
 def _heard(heard: Any, told: set[str]) -> set[str]:

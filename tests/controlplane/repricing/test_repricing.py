@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
 from controlplane.audit.models import Entry
@@ -38,6 +38,7 @@ from tests.controlplane.repricing.books import (
     costs,
     heartbeat,
     put_calls_of_today,
+    someone_waits,
     spend,
     spent,
     worker,
@@ -334,7 +335,7 @@ def test_heartbeats_wait_and_are_in_all_books(limits: redis.Redis) -> None:
         )
         costs_of.lock()
         thread.start()
-        wait_until(_someone_waits)
+        wait_until(someone_waits)
         costs_of.write()
         assert not done
     thread.join()
@@ -396,9 +397,3 @@ def test_the_api_previews_and_corrects(call: Any, limits: redis.Redis) -> None:
     assert costs() == [3_000_077] * 4
     for where in (path, f"{path}/preview"):
         problem(call("operator", "POST", where, because | {"expected_version": 1}), 403)
-
-
-def _someone_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])

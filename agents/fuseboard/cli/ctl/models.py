@@ -23,6 +23,8 @@ AMOUNTS = {
 }
 #: The options of a price of past calls: the ledger does not know which of these were long.
 PAST = ("input", "cached", "written", "output")
+#: Budgets of a re-pricing that are printed: each tenant can have some.
+SHOWN = 100
 #: The other options of a price.
 NUMBERS = {
     "batch_percent": "what a call in a batch costs, in percent",
@@ -150,9 +152,16 @@ def _say_repriced(found: Repriced, verb: str) -> None:
     for calls, what in ((found.batch_calls, "in a batch"), (found.long_calls, "long")):
         if calls:
             say(f"At most {calls:,} of them were {what}. The ledger does not know which: all get this price.")
-    for one in found.budgets:
-        more = "more" if one.added > 0 else "less"
-        say(f"Budget {one.budget}: {usd(abs(one.added), exact=True)} {more} is spent in its present period.")
+    if not found.calls:
+        say("There is nothing to re-price in these days.")
+    for one in found.budgets[:SHOWN]:
+        say(f"Budget {one.budget}: {_more(one.added)} is spent in its present period.")
+    if others := found.budgets[SHOWN:]:
+        say(f"{len(others):,} other budgets: {_more(sum(one.added for one in others))}. --json prints all.")
+
+
+def _more(added: int) -> str:
+    return f"{usd(abs(added), exact=True)} {'more' if added > 0 else 'less'}"
 
 
 def remove_price(client: Client, given: argparse.Namespace) -> None:
