@@ -20,7 +20,7 @@ from controlplane.installation import COMMAND
 log = structlog.get_logger(__name__)
 
 #: Purposes of sessions that a pooler never has.
-PAST_POOLER = ("lock", "hub", "gateway-listen")
+PAST_POOLER = ("lock", "hub", "gateway-listen", "migrate")
 #: Options of a Django database that are for Django, not for libpq.
 _DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_role"}
 _NAMED = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}

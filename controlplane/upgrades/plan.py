@@ -13,6 +13,8 @@ from django.db.migrations.operations import (
     AddIndex,
     AlterField,
     AlterUniqueTogether,
+    RemoveConstraint,
+    RemoveIndex,
     RunPython,
     RunSQL,
     SeparateDatabaseAndState,
@@ -47,7 +49,12 @@ _BODY = re.compile(r"\$\$.*?\$\$", re.DOTALL)
 _OF_THE_CATALOGUE = re.compile(
     r"\s*(DROP|CREATE\s+(OR\s+REPLACE\s+)?(FUNCTION|TRIGGER|TABLE))\b", re.IGNORECASE
 )
-_READ_EVERY_ROW = (AddConstraint, AddIndex, AlterField, AlterUniqueTogether, RunSQL)
+_EITHER_WAY = (AlterField, AlterUniqueTogether, RunSQL)
+_READ_EVERY_ROW = {
+    False: (AddConstraint, AddIndex, *_EITHER_WAY),
+    # Undone, the one that removes an index builds it.
+    True: (RemoveConstraint, RemoveIndex, *_EITHER_WAY),
+}
 
 
 class NoSuchMigration(LookupError):
@@ -93,12 +100,19 @@ class Plan:
     unknown: Sequence[str]
 
 
-def plan_of(connection: BaseDatabaseWrapper, app: str | None, migration: str | None) -> Plan:
-    """Raises ``NoSuchMigration``."""
+def plan_of(
+    connection: BaseDatabaseWrapper,
+    app: str | None,
+    migration: str | None,
+    *,
+    without_migrations: bool = False,
+) -> Plan:
+    """Raises ``NoSuchMigration``. ``without_migrations``: the app can be one that has none."""
     executor = MigrationExecutor(connection)
     loader = executor.loader
     loader.check_consistent_history(connection)
-    targets = _targets(executor, app, migration)
+    syncs = without_migrations and app in loader.unmigrated_apps
+    targets = [] if syncs else _targets(executor, app, migration)
     full = executor.migration_plan(targets)
     applied = loader.applied_migrations
     replaced = {name for one in loader.disk_migrations.values() for name in one.replaces}
@@ -147,15 +161,16 @@ def _steps(
         tables = {
             table
             for operation in operations
-            if isinstance(operation, _READ_EVERY_ROW)
-            for table in _tables(operation, migration.app_label, state, rows)
+            if isinstance(operation, _READ_EVERY_ROW[backwards])
+            for table in _tables(operation, migration.app_label, state, rows, backwards)
         }
         yield Step(
             migration=f"{migration.app_label}.{migration.name}",
             rows={table: rows[table] for table in sorted(tables & rows.keys())},
             code=any(isinstance(operation, RunPython) for operation in operations),
             long=any(
-                isinstance(operation, Long | AddIndexConcurrently) for operation in migration.operations
+                isinstance(operation, Long) or (isinstance(operation, AddIndexConcurrently) and not backwards)
+                for operation in migration.operations
             ),
             concurrent=bool(operations)
             and all(isinstance(operation, AddIndexConcurrently) for operation in operations),
@@ -172,10 +187,13 @@ def _parts(operation: Operation) -> Iterator[Operation]:
         yield operation
 
 
-def _tables(operation: Operation, app: str, state: ProjectState, known: Mapping[str, int]) -> set[str]:
+def _tables(
+    operation: Operation, app: str, state: ProjectState, known: Mapping[str, int], backwards: bool
+) -> set[str]:
     """Tables of which the operation reads or writes every row."""
     if isinstance(operation, RunSQL):
-        statements = _BODY.sub("", str(operation.sql)).split(";")
+        written = operation.reverse_sql if backwards else operation.sql
+        statements = _BODY.sub("", str(written or "")).split(";")
         reading = (one for one in statements if not _OF_THE_CATALOGUE.match(one))
         return {word for one in reading for word in re.findall(r"\w+", one)} & known.keys()
     model: str = getattr(operation, "model_name", "") or getattr(operation, "name", "")

@@ -1,20 +1,28 @@
 """Django's ``migrate``, with a plan, past a pooler, and with timeouts that do not stop the pages."""
 
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands.migrate import Command as Migrate
-from django.db import DatabaseError, OperationalError, connections
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
-from psycopg.errors import LockNotAvailable, QueryCanceled
+from psycopg.errors import (
+    DeadlockDetected,
+    InsufficientPrivilege,
+    LockNotAvailable,
+    QueryCanceled,
+    ReadOnlySqlTransaction,
+)
 
 from controlplane.database_url import TIMEOUTS, as_options
-from controlplane.postgres import PAST_POOLER
+from controlplane.postgres import PAST_POOLER, session_lock
 from controlplane.upgrades.plan import NoSuchMigration, Plan, plan_of
 from controlplane.upgrades.required_stops import first_skipped
 
@@ -27,6 +35,10 @@ _OWN = {
 STATEMENT_TIMEOUT = "30s"
 #: Further tries of one migration, and the longest pause before one. Pauses begin with 1 s and double.
 RETRIES, MAX_PAUSE_S = 10, 15.0
+#: Two at once would create the same tables.
+LOCK, LOOK_AGAIN_S = "migrate", 1.0
+_TIMEOUT = re.compile(r"[0-9]+(us|ms|s|min|h|d)?", re.ASCII)
+_Done = TypeVar("_Done")
 
 #: A database with this name on another server began at another moment.
 _WHICH = """
@@ -56,6 +68,7 @@ class Command(Migrate):
         parser.add_argument(
             "--statement-timeout",
             default=STATEMENT_TIMEOUT,
+            type=_timeout,
             metavar="TIME",
             help=f"for statements that are not marked as long, as Postgres writes it, {STATEMENT_TIMEOUT} by"
             " default; 0 for none",
@@ -64,25 +77,55 @@ class Command(Migrate):
     def handle(self, *args: Any, **options: Any) -> None:
         alias = options["database"]
         own = _OWN | {"statement_timeout": options["statement_timeout"]}
-        with _own_session(alias, own):
-            shows = options["plan"] or options["check_unapplied"] or options["prune"]
-            if options["check_only"] or not shows:
-                self._announce(alias, options)
+        with _own_session(alias, own), _refusals_explained():
             if options["check_only"]:
-                return
-            self._run(alias, args, options)
-            if settings.DATABASE_POOLED and not shows:
-                self._bound_pooled_sessions(alias)
+                self._announce(alias, options)
+            elif options["plan"] or options["check_unapplied"] or options["prune"]:
+                self._run(alias, args, options)
+            else:
+                with self._alone():
+                    self._announce(alias, options)
+                    self._run(alias, args, options)
+                    if settings.DATABASE_POOLED:
+                        self._bound_pooled_sessions(alias)
 
     def migration_progress_callback(self, action: str, migration: Any = None, fake: bool = False) -> None:
         if action in ("apply_start", "unapply_start"):
             self._at = str(migration)
+            if migration.atomic:
+                # Django can note a migration after its transaction: one that ends between cannot run again.
+                self._migration.enter_context(transaction.atomic(using=self._alias))
+        elif action in ("apply_success", "unapply_success"):
+            self._migration.close()
         super().migration_progress_callback(action, migration, fake)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for another migrate of this database. This one then finds what is left to do."""
+        waits = False
+        while True:
+            with session_lock(LOCK) as alone:
+                if alone:
+                    yield
+                    return
+            if not waits:
+                self.stderr.write("Another migrate is running. This one begins when it has ended.")
+                waits = True
+            time.sleep(LOOK_AGAIN_S)
 
     def _announce(self, alias: str, options: Mapping[str, Any]) -> None:
         """Print the plan. Raises ``CommandError`` if it leaves out a required release."""
+
+        def planned() -> Plan:
+            return plan_of(
+                connections[alias],
+                options["app_label"],
+                options["migration_name"],
+                without_migrations=options["run_syncdb"],
+            )
+
         try:
-            plan = plan_of(connections[alias], options["app_label"], options["migration_name"])
+            plan = self._retried(alias, "the plan", options, planned)
         except NoSuchMigration as error:
             raise CommandError(str(error)) from error
         stop = first_skipped(plan.applied) if plan.applied and not plan.backwards else None
@@ -112,20 +155,28 @@ class Command(Migrate):
                 say(f"  {step}")
 
     def _run(self, alias: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        def run() -> None:
+            super(Command, self).handle(*args, **options)
+
+        self._retried(alias, "migrate", options, run)
+
+    def _retried(self, alias: str, at: str, options: Mapping[str, Any], work: Callable[[], _Done]) -> _Done:
         """Each migration is tried again while another transaction has a lock: those before it are stored."""
-        self._at, last, left = "", "", RETRIES
+        self._at, last, left = at, at, RETRIES
+        self._alias = alias
         while True:
             try:
-                super().handle(*args, **options)
-                return
+                with ExitStack() as self._migration:
+                    return work()
             except OperationalError as error:
                 if isinstance(error.__cause__, QueryCanceled):
                     raise CommandError(
-                        f"A statement of {self._at} took longer than {options['statement_timeout']}, so it"
-                        " was undone. Migrations before it are stored. Run migrate again when few people"
-                        " edit, with --statement-timeout 10min."
+                        f"Postgres canceled a statement of {self._at}, so it was undone: {_problem(error)}."
+                        " Migrations before it are stored. A statement can take"
+                        f" {options['statement_timeout']}. Run migrate again when few people edit, with"
+                        " --statement-timeout 10min."
                     ) from error
-                if not isinstance(error.__cause__, LockNotAvailable):
+                if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
                     raise
                 connections[alias].close()
                 if self._at != last:
@@ -173,6 +224,36 @@ class Command(Migrate):
                 )
 
 
+def _timeout(text: str) -> str:
+    """Without spaces, which would separate options of the session."""
+    timeout = "".join(text.split())
+    if not _TIMEOUT.fullmatch(timeout):
+        raise ArgumentTypeError("must be a time as Postgres writes it, such as 90s, 10min or 0")
+    return timeout
+
+
+def _problem(error: BaseException) -> str:
+    """The words of Postgres, in its language."""
+    [problem, *_] = str(error).splitlines()
+    return problem
+
+
+@contextmanager
+def _refusals_explained() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, InsufficientPrivilege | ReadOnlySqlTransaction):
+            cause = cause.__cause__ or cause.__context__
+        if not cause:
+            raise
+        raise CommandError(
+            f"Postgres refuses: {_problem(cause)}. Migrations until here are stored. Run migrate on the"
+            " primary, as the role that owns the tables and may CREATE in the schema."
+        ) from error
+
+
 def _which(connection: BaseDatabaseWrapper) -> tuple[Any, ...]:
     with connection.cursor() as cursor:
         cursor.execute(_WHICH)
@@ -189,7 +270,11 @@ def _own_session(alias: str, timeouts: Mapping[str, str]) -> Iterator[None]:
     direct = {key: v for key, v in (settings.DIRECT_DATABASE or {}).items() if key not in ("NAME", "TEST")}
     own = kept | direct
     given = own.get("OPTIONS", {})
-    own["OPTIONS"] = given | {"options": f"{given.get('options', '')} {as_options(timeouts)}".strip()}
+    own["OPTIONS"] = given | {
+        "options": f"{given.get('options', '')} {as_options(timeouts)}".strip(),
+        # Another migrate ends idle sessions of the pooler, but none with this name.
+        "application_name": "fuseboard-migrate",
+    }
     connection.close()
     connection.settings_dict = own
     try:

@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import OperationalError, connection, migrations, models
@@ -82,6 +83,24 @@ def test_what_a_later_migration_has_removed_can_be_in_a_plan_to_undo() -> None:
     ]
 
 
+def test_an_index_that_is_removed_reads_no_table() -> None:
+    assert run("audit", "0007", "--check-only").splitlines() == [
+        "Migrations to undo: 1",
+        "  audit.0008_find_cleared_counters: less than 1 s, reads no table, locks out no reader or writer",
+    ]
+
+
+def test_the_one_that_removed_an_index_builds_it_when_it_is_undone() -> None:
+    state = ProjectState.from_apps(apps)
+    removed = migrations.RemoveIndex("entry", "audit_by_request")
+    found = {
+        backwards: isinstance(removed, plan._READ_EVERY_ROW[backwards])
+        and plan._tables(removed, "audit", state, {"audit_entry": 1}, backwards)
+        for backwards in (False, True)
+    }
+    assert found == {False: False, True: {"audit_entry"}}
+
+
 @pytest.mark.parametrize("option", ["--plan", "--check", "--prune"])
 def test_check_only_counts_beside_options_of_django(option: str) -> None:
     assert "nothing to do" in run("audit", option, "--check-only")
@@ -140,7 +159,10 @@ def test_a_database_of_a_later_release_is_named_and_stays_as_it_is() -> None:
 )
 def test_tables_of_sql(sql: str, tables: set[str]) -> None:
     known = {"audit_entry": 1, "ledger_usageday": 1}
-    assert plan._tables(migrations.RunSQL(sql), "audit", ProjectState(), known) == tables
+    assert plan._tables(migrations.RunSQL(sql), "audit", ProjectState(), known, False) == tables
+    undone = migrations.RunSQL("SELECT 1 FROM audit_entry", sql)
+    assert plan._tables(undone, "audit", ProjectState(), known, True) == tables
+    assert plan._tables(migrations.RunSQL(sql), "audit", ProjectState(), known, True) == set()
 
 
 def test_a_table_that_postgres_has_not_counted_is_estimated_by_its_size() -> None:
