@@ -6,19 +6,21 @@ A superuser of Postgres can write a whole new chain, but cannot change a head th
 elsewhere (``Head``), for example to the logs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
 
 from django.db import connection, transaction
-from django.db.models import TextField
+from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
 from controlplane.audit.models import ChainHead, Entry
 from fuseboard.contract.portable import Portable
 
 FIRST = "0" * 64
+#: Rows of one statement. A statement of all rows would meet the time limit of the session.
+_AT_ONCE = 2_000
 
 #: Environment and number of an entry -> its hashes as noted elsewhere. There should be one.
 Kept = dict[tuple[str, int], set[str]]
@@ -77,7 +79,7 @@ def verify(anchors: Iterable[Head] = ()) -> tuple[list[Head], list[Broken]]:
 
 def _verify(kept: Kept) -> tuple[list[Head], list[Broken]]:
     heads = {row.environment: row for row in ChainHead.objects.all()}
-    chains = set(Entry.objects.order_by().values_list("environment", flat=True).distinct())
+    chains = set(_environments())
     good, broken = [], []
     for environment in sorted(chains | heads.keys() | {name for name, _ in kept}):
         try:
@@ -90,11 +92,35 @@ def _verify(kept: Kept) -> tuple[list[Head], list[Broken]]:
     return good, broken
 
 
+def _environments() -> Iterator[str]:
+    """Every environment of an entry. Each statement reads one row of an index."""
+    names = Entry.objects.order_by("environment").values_list("environment", flat=True)
+    name = names.first()
+    while name is not None:
+        yield name
+        name = names.filter(environment__gt=name).first()
+
+
+def _rows(environment: str) -> Iterator[Entry]:
+    """In their order. The first one without a number comes last."""
+    every = Entry.objects.filter(environment=environment).order_by("sequence", "id")
+    every = every.annotate(before_text=Cast("before", TextField()), after_text=Cast("after", TextField()))
+    page = list(every[:_AT_ONCE])
+    while page:
+        yield from page
+        number, pk = page[-1].sequence, page[-1].pk
+        if number is None:
+            return
+        # A number can be there twice, if the constraint was removed.
+        after = Q(sequence=number, pk__gt=pk) | Q(sequence__gt=number)
+        # The index finds the first of these rows by the second condition.
+        page = list(every.filter(after, sequence__gte=number)[:_AT_ONCE])
+    yield from every.filter(sequence=None)[:1]
+
+
 def _follow(environment: str, kept: Kept) -> Head:
     last = Head(environment, 0, FIRST)
-    rows = Entry.objects.filter(environment=environment).order_by("sequence", "id")
-    rows = rows.annotate(before_text=Cast("before", TextField()), after_text=Cast("after", TextField()))
-    for row in rows.iterator(chunk_size=2000):
+    for row in _rows(environment):
         number = last.sequence + 1
         if row.sequence is None:
             raise _BrokenError(environment, number, row.pk, "was written without the chain")

@@ -4,10 +4,14 @@ import csv
 import io
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
+from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.audit import chain
 from controlplane.audit.chain import Head, verify
@@ -69,3 +73,55 @@ def test_no_exported_text_ends_a_line_or_starts_a_formula() -> None:
     assert [json.loads(line)["reason"][:6] for line in lines] == ["one \u2028 ", "\n=1+1", "\uff1d1+1"]
     rows = list(csv.DictReader(io.StringIO("".join(export(Entry.objects.all(), "csv")), newline="")))
     assert [row["reason"][0] for row in rows[1:]] == ["'", "'"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 100])
+def test_the_check_reads_parts_and_nothing_hides_between_them(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """One statement of a large audit would meet the time limit of its session."""
+    monkeypatch.setattr(chain, "_AT_ONCE", at_once)
+    for _ in range(5):
+        note()
+    with CaptureQueriesContext(connection) as seen:
+        good, broken = verify()
+    assert (good[0].sequence, broken) == (5, [])
+    reads = [one["sql"] for one in seen if 'FROM "audit_entry"' in one["sql"]]
+    assert len(reads) >= 5 // at_once
+    assert not [sql for sql in reads if "LIMIT" not in sql]
+    with attacked() as cursor:
+        # A copy that has the number of each entry in turn, in front of the real one and behind it.
+        for number in range(1, 6):
+            for order in ("min(id) - 1", "max(id) + 1"):
+                cursor.execute(COPY.format(order=order), [number])
+                [(copy,)] = cursor.fetchall()
+                _, [found] = verify()
+                assert found.sequence in (number, number + 1), found
+                cursor.execute("DELETE FROM audit_entry WHERE id = %s", [copy])
+        cursor.execute("UPDATE audit_entry SET sequence = NULL WHERE sequence = 5")
+        _, [found] = verify()
+        assert (found.sequence, found.why) == (5, "was written without the chain")
+    assert verify()[1] == [found]
+
+
+#: Postgres of an attacker who may remove what guards the audit.
+COPY = """
+    INSERT INTO audit_entry SELECT (jsonb_populate_record(one, jsonb_build_object('id', other.id))).*
+    FROM audit_entry one, (SELECT {order} AS id FROM audit_entry) other WHERE one.sequence = %s
+    RETURNING id
+"""
+
+
+@contextmanager
+def attacked() -> Iterator[CursorWrapper]:
+    """Without triggers and the constraint of numbers, which come back."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
+        cursor.execute("ALTER TABLE audit_entry DROP CONSTRAINT entry_chained_once")
+        try:
+            yield cursor
+        finally:
+            cursor.execute(
+                "ALTER TABLE audit_entry ADD CONSTRAINT entry_chained_once UNIQUE (environment, sequence)"
+            )
+            cursor.execute("ALTER TABLE audit_entry ENABLE TRIGGER USER")
