@@ -23,8 +23,11 @@ ACTOR = Actor(name="begin_upgrade", role="admin", origin="command")
 
 
 @transaction.atomic
-def begin_upgrade(*, minutes: int, reason: str) -> datetime:
-    """Mute from now on, in place of an earlier upgrade; returns the end. Raises ``InvalidEdit``."""
+def begin_upgrade(*, minutes: int, reason: str) -> datetime | None:
+    """Mute from now on, in place of an earlier upgrade. Raises ``InvalidEdit``.
+
+    Returns the end, or ``None`` without any environment.
+    """
     end_upgrade(reason=reason)
     values = [MuteValues(rule=rule, minutes=minutes) for rule in MUTED_RULES]
     made = [
@@ -32,7 +35,7 @@ def begin_upgrade(*, minutes: int, reason: str) -> datetime:
         for environment in Environment.objects.order_by("slug").values_list("slug", flat=True)
         for one in values
     ]
-    return max((mute.ends_at for mute in made), default=postgres_now())
+    return max((mute.ends_at for mute in made), default=None)
 
 
 def _mute(environment: str, values: MuteValues, reason: str) -> Mute:

@@ -40,6 +40,9 @@ class Command(EditCommand):
             )
             return
         until = begin_upgrade(minutes=options["minutes"], reason=options["reason"])
+        if until is None:
+            self.stdout.write("There is no environment, so no alert to mute.")
+            return
         self.stdout.write(
             f"Alerts about workers and gateways are muted until {until:%H:%M:%S} UTC. Gateways know within"
             f" 5 s: then stop the worker. Afterwards: {COMMAND} begin_upgrade --end"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from allauth.mfa.models import Authenticator
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection, transaction
 
@@ -15,8 +16,8 @@ from controlplane.phrases import count
 
 class Command(BaseCommand):
     help = (
-        "Encrypts second factors and URLs of receivers with FUSEBOARD_SECRET_KEY, so that the keys in"
-        " FUSEBOARD_SECRET_KEY_FALLBACKS can be removed."
+        "Encrypts second factors and URLs of receivers with FUSEBOARD_SECRET_KEY. Sessions, kept answers,"
+        " jobs of sealed backlogs and refusal tokens still need the keys in FUSEBOARD_SECRET_KEY_FALLBACKS."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -28,6 +29,12 @@ class Command(BaseCommand):
                 f"{count(done[False], 'secret')} cannot be read: the key of that time is neither"
                 " FUSEBOARD_SECRET_KEY nor one of FUSEBOARD_SECRET_KEY_FALLBACKS. Add it and run this again;"
                 " if it is lost, follow the runbook secret-key-lost."
+            )
+        if settings.SECRET_KEY_FALLBACKS:
+            self.stdout.write(
+                "Keep the keys in FUSEBOARD_SECRET_KEY_FALLBACKS until nothing needs them: sessions, kept"
+                " answers, jobs of sealed backlogs and refusal tokens are not renewed. docs/deployment.md,"
+                " Rotating secrets, says how long each of them lasts."
             )
 
 

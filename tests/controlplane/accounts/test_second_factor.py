@@ -105,7 +105,9 @@ def test_secrets_stay_readable_after_a_key_was_replaced(ada: User, settings: Any
     settings.SECRET_KEY = "the key that came after it, which is as long as it should be"
     assert Adapter().decrypt(stored) == secret
     assert browser.get("/account").status_code == 200, "sessions last through the change as well"
-    call_command("renew_secrets", stdout=StringIO())
+    out = StringIO()
+    call_command("renew_secrets", stdout=out)
+    assert "renewed.\nKeep the keys in FUSEBOARD_SECRET_KEY_FALLBACKS" in out.getvalue()
     settings.SECRET_KEY_FALLBACKS = []
     assert Adapter().decrypt(Authenticator.objects.get(type="totp").data["secret"]) == secret
 

@@ -56,6 +56,12 @@ def test_an_upgrade_mutes_what_it_causes_in_every_environment_and_ends_by_itself
     }
 
 
+@pytest.mark.usefixtures("db")
+def test_without_an_environment_nothing_is_muted() -> None:
+    assert upgrade() == "There is no environment, so no alert to mute.\n"
+    assert not Mute.objects.exists()
+
+
 def test_an_upgrade_mutes_what_is_about_the_control_plane_only() -> None:
     assert MUTED_RULES == ("gateway-away", "outbox", "worker-away")
 
