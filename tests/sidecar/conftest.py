@@ -51,7 +51,7 @@ def beside(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Beside:
     async def start(policy: Policy, options: Options | None = None) -> AsyncIterator[Client]:
         publish(limits, policy, revision=7, tenants=dict(TENANTS))
         settings = AgentSettings(redis_url=redis_url, server="shop-1", state_dir=tmp_path / "state")
-        async with running(settings, options or Options(port=0)) as started:
+        async with running(settings, options or Options(listen=("127.0.0.1", 0))) as started:
             await eventually(lambda: started.agent.mode is Mode.SHARED)
             base = f"http://127.0.0.1:{started.port}"
             # One connection, and no proxy of the environment.

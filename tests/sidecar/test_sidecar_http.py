@@ -167,9 +167,11 @@ class TestAccess:
         with pytest.raises(Misconfigured, match="FUSEBOARD_SIDECAR_TOKEN"):
             token_of(environ)
 
-    @pytest.mark.parametrize("address", ["0.0.0.0:7480", "10.0.0.1:1", "example.com:80", ":7480", "7480"])
+    @pytest.mark.parametrize(
+        "address", ["0.0.0.0:7480", "10.0.0.1:1", "127.0.0.1:x", "example.com:80", ":7480", "7480"]
+    )
     def test_only_loopback_is_listened_on(self, address: str) -> None:
-        with pytest.raises(Misconfigured, match="loopback"):
+        with pytest.raises(Misconfigured, match="--listen must be"):
             loopback_of(address)
 
     def test_loopback_has_three_spellings(self) -> None:
@@ -345,6 +347,19 @@ class TestBounds:
             peer.writer.close()
             await eventually(lambda: one.echo.cancelled == 1)
             await eventually(lambda: len(one.connections) == 0)
+
+    async def test_an_answer_that_comes_during_the_stop_is_sent(self) -> None:
+        listeners, echo = Listeners(Connections(Bounds())), Echo()
+        one = Served(echo, listeners, await listeners.listen_tcp(echo, "127.0.0.1", 0))
+        peer, idle = await one.peer(), await one.peer()
+        peer.writer.write(post(b"", "/wait"))
+        await eventually(lambda: echo.asked)
+        asyncio.get_running_loop().call_soon(echo.go.set)
+        await listeners.stop()
+        status, headers, _ = await peer.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await idle.is_closed()
+        one.leave()
 
     async def test_nothing_is_pending_after_the_stop(self) -> None:
         async with served() as one:

@@ -20,11 +20,19 @@ from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
+LISTEN = ("--listen", "127.0.0.1:0", "--probes", "127.0.0.1:0")
+
 
 class Process:
-    def __init__(self, process: "subprocess.Popen[str]", url: str, token_file: Path) -> None:
-        self.process, self.url, self.token_file = process, url, token_file
-        self.token = "secret"
+    def __init__(self, process: "subprocess.Popen[str]", token_file: Path) -> None:
+        self.process, self.token_file, self.token = process, token_file, "secret"
+        assert process.stdout is not None
+        self.url = process.stdout.readline().removeprefix("listening on ").strip()
+        self.probes = process.stdout.readline().removeprefix("probes and metrics on ").strip()
+
+    def ready(self) -> int:
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
+            return http.get(f"{self.probes}/readyz").status_code
 
     def post(self, path: str, body: str) -> tuple[int, str]:
         headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
@@ -45,15 +53,14 @@ def sidecar(redis_url: str, folder: Path, *options: str) -> Iterator[Process]:
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "fuseboard", "sidecar", "--listen", "127.0.0.1:0", *options],
+        [sys.executable, "-m", "fuseboard", "sidecar", *LISTEN, *options],
         cwd=ROOT,
         env=kept | variables,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        assert process.stdout is not None
-        yield Process(process, process.stdout.readline().removeprefix("listening on ").strip(), token_file)
+        yield Process(process, token_file)
     finally:
         process.kill()
         process.communicate()
@@ -72,8 +79,52 @@ def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(
         report = f'[{{"permit": "{permit}", "status": 503}}]'
         one.token = "rotated"
         assert one.post("/v1/reports", report) == (200, '{"accepted":1,"unknown":[]}')
+        assert one.ready() == 200
+        # As a sidecar container, it gets the signal when the application has ended: it does not wait long.
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(PATIENCE_S) == 0
+
+
+def test_a_sidecar_decides_on_after_the_signal_until_the_application_has_left(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    publish(limits, POLICY, revision=7)
+    with sidecar(redis_url, tmp_path, "--drain-s", "600") as one:
+        headers = {"authorization": "Bearer secret"}
+        with httpx.Client(base_url=one.url, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
+            assert http.post("/v1/calls", json={"dependency": "payments"}).json()["allowed"]
+            one.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: one.ready() == 503)
+            call = http.post("/v1/calls", json={"dependency": "payments"}).json()
+            assert call["allowed"]
+            report = [{"permit": call["permit"], "status": 200}]
+            assert http.post("/v1/reports", json=report).json()["accepted"] == 1
+        assert one.process.wait(PATIENCE_S) == 0
+
+
+def test_a_sidecar_does_not_wait_longer_than_it_may(redis_url: str, tmp_path: Path) -> None:
+    with sidecar(redis_url, tmp_path, "--drain-s", "0") as one:
+        headers = {"authorization": "Bearer secret"}
+        with httpx.Client(base_url=one.url, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
+            assert http.post("/v1/reports", json=[{"permit": "p", "status": 200}]).status_code == 200
+            one.process.send_signal(signal.SIGTERM)
+            assert one.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--listen", "off"], "--listen off needs --unix"),
+        (["--uid", "0"], "--uid needs --unix"),
+        (["--drain-s", "-1"], "--drain-s must be"),
+        (["--no-token", "--probes", "here"], "--probes must be HOST:PORT"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sidecar", *options]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_sidecar_without_a_token_does_not_start(
@@ -87,7 +138,7 @@ def test_a_sidecar_without_a_token_does_not_start(
 def test_a_port_that_is_taken_is_named(redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["sidecar", "--no-token", "--listen", f"127.0.0.1:{port}"]) == 2
+        assert main(["sidecar", "--no-token", "--probes", "off", "--listen", f"127.0.0.1:{port}"]) == 2
     assert f"127.0.0.1:{port} cannot be used" in capsys.readouterr().err
 
 

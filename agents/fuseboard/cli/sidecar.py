@@ -15,6 +15,9 @@ The agent reads the variables FUSEBOARD_*, as in a pod in Python. FUSEBOARD_SIDE
 file of the token that the application sends. docs/sidecar.md describes the requests.
 """
 
+#: The value of an option for no such listener.
+_OFF = "off"
+
 
 def add_to(commands: Any) -> None:
     sidecar = commands.add_parser(
@@ -27,7 +30,28 @@ def add_to(commands: Any) -> None:
         "--listen",
         default="127.0.0.1:7480",
         metavar="HOST:PORT",
-        help="an address of loopback (default: %(default)s)",
+        help="an address of loopback, or 'off' (default: %(default)s)",
+    )
+    sidecar.add_argument("--unix", metavar="PATH", help="also listen on a unix socket of mode 0660")
+    sidecar.add_argument(
+        "--uid",
+        type=int,
+        action="append",
+        default=[],
+        help="a user that may use the unix socket; may be repeated (default: the mode of its file decides)",
+    )
+    sidecar.add_argument(
+        "--probes",
+        default="0.0.0.0:7481",
+        metavar="HOST:PORT",
+        help="where /healthz, /readyz and /metrics are, or 'off' (default: %(default)s)",
+    )
+    sidecar.add_argument(
+        "--drain-s",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="at SIGTERM, decide on until the application has left, at most this long (default: %(default)s)",
     )
     sidecar.add_argument(
         "--no-token",
@@ -41,11 +65,25 @@ def run(given: argparse.Namespace) -> int:
     if find_spec("httptools") is None:
         raise Misconfigured("the sidecar needs httptools: pip install 'fuseboard[sidecar]'")
     # Here, so that the other commands need no httptools.
+    from fuseboard.serving.sockets import KNOWS_PEERS
     from fuseboard.sidecar import app
-    from fuseboard.sidecar.access import loopback_of, token_of
+    from fuseboard.sidecar.access import address_of, loopback_of, token_of
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    host, port = loopback_of(given.listen)
-    token = None if given.no_token else token_of(os.environ)
-    app.run(AgentSettings.from_env(), app.Options(host=host, port=port, token=token))
+    listen = None if given.listen == _OFF else loopback_of(given.listen)
+    if listen is None and given.unix is None:
+        raise Misconfigured("--listen off needs --unix")
+    if given.uid and (given.unix is None or not KNOWS_PEERS):
+        raise Misconfigured("--uid needs --unix, and Linux")
+    if not 0 <= given.drain_s <= 600:
+        raise Misconfigured("--drain-s must be 0 to 600 seconds")
+    options = app.Options(
+        listen=listen,
+        token=None if given.no_token or listen is None else token_of(os.environ),
+        unix=given.unix,
+        uids=frozenset(given.uid),
+        probes=None if given.probes == _OFF else address_of("--probes", given.probes),
+        drain_s=given.drain_s,
+    )
+    app.run(AgentSettings.from_env(), options)
     return 0

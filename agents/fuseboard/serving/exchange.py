@@ -14,6 +14,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     #: Names are in lower case.
     headers: Mapping[str, str]
     body: bytes
+    #: The user of the peer's process, on a unix socket; ``None`` if it is not known.
+    uid: int | None = None
 
 
 class Answer(NamedTuple):

@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 
 from fuseboard.serving.exchange import Answer, Request, Service
+from fuseboard.serving.sockets import peer_uid
 
 logger = logging.getLogger("fuseboard.serving")
 
@@ -25,6 +26,10 @@ _ONCE = frozenset({"authorization", "content-type", "host", "origin"})
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: " for status in HTTPStatus
 }
+
+
+#: When connections are closed, answers that are worked on have so long.
+LAST_ANSWERS_S = 0.5
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -80,13 +85,22 @@ class Connections:
             one.abort()
 
     async def close(self) -> None:
-        """Close all connections. What they wait for is cancelled, and has ended when this returns."""
+        """Close all connections: idle ones at once, others with their answer, if it comes in time.
+
+        Answers that do not come are cancelled. Nothing is pending when this returns.
+        """
+        self.closing = True
         for one in list(self._open):
-            one.abort()
+            if not one.is_busy:
+                one.abort()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_ANSWERS_S)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for one in list(self._open):
+            one.abort()
 
 
 class Http1(asyncio.Protocol):
@@ -108,8 +122,14 @@ class Http1(asyncio.Protocol):
 
     # The connection
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return self._task is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._uid = peer_uid(transport.get_extra_info("socket"))
         self._transport.set_write_buffer_limits(high=self._bounds.write_bytes)
         if not self._connections.add(self):
             self._refuse(503, "busy", f"more than {self._bounds.connections} connections are open")
@@ -214,7 +234,11 @@ class Http1(asyncio.Protocol):
             return
         self._read = 0
         request = Request(
-            method=self._method, path=self._url.decode("latin-1"), headers=self._headers, body=self._body
+            method=self._method,
+            path=self._url.decode("latin-1"),
+            headers=self._headers,
+            body=self._body,
+            uid=self._uid,
         )
         if self._task is None:
             self._begin(request, self._keeps)

@@ -1,10 +1,13 @@
 """The sockets that a process listens on."""
 
 import asyncio
+import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from fuseboard.serving.exchange import Service
 from fuseboard.serving.http1 import Connections, Http1
+from fuseboard.serving.sockets import unix_socket
 
 #: How often connections whose time is over are closed.
 SWEEP_S = 1.0
@@ -18,17 +21,28 @@ class Listeners:
         #: Called once in each sweep.
         self.on_sweep: list[Callable[[], None]] = [connections.sweep]
         self._servers: list[asyncio.Server] = []
+        self._paths: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen_tcp(self, service: Service, host: str, port: int) -> int:
         """The port: that of the system's choice if ``port`` is 0. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: Http1(service, self.connections), host, port)
+        self._add(server)
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def listen_unix(self, service: Service, path: str) -> None:
+        """Raises ``OSError``. ``stop`` removes the file."""
+        loop = asyncio.get_running_loop()
+        sock = unix_socket(path)
+        self._add(await loop.create_unix_server(lambda: Http1(service, self.connections), sock=sock))
+        self._paths.append(path)
+
+    def _add(self, server: asyncio.Server) -> None:
         self._servers.append(server)
         if self._timer is None:
             self._sweep()
-        chosen: int = server.sockets[0].getsockname()[1]
-        return chosen
 
     async def stop(self) -> None:
         """Close all sockets and connections. Nothing is pending when this returns."""
@@ -37,6 +51,9 @@ class Listeners:
             self._timer = None
         for server in self._servers:
             server.close()
+        for path in self._paths:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
         await self.connections.close()
 
     def _sweep(self) -> None:

@@ -31,12 +31,31 @@ class LoopbackAccess:
         """The answer to a request that is not the application's."""
         headers = request.headers
         if "origin" in headers:
-            return problem(403, "origin", "requests of browsers are refused: remove the header Origin")
+            return _refuse_browser()
         if not _HOST.fullmatch(headers.get("host", "")):
             return problem(403, "host", "the header Host must be 127.0.0.1, localhost or [::1]")
         if self._token is None or _has_token(headers.get("authorization", ""), self._token.current()):
             return None
         return problem(401, "token", f"send Authorization: Bearer with the token of {TOKEN_FILE}")
+
+
+class UnixAccess:
+    """The mode of the socket's file says who may connect; ``uids`` says it more exactly, if there are any."""
+
+    def __init__(self, uids: frozenset[int] = frozenset()) -> None:
+        self._uids = uids
+
+    def refuse(self, request: Request) -> Answer | None:
+        """The answer to a request that is not the application's."""
+        if "origin" in request.headers:
+            return _refuse_browser()
+        if self._uids and request.uid not in self._uids:
+            return problem(403, "uid", f"the user {request.uid} is not named by --uid")
+        return None
+
+
+def _refuse_browser() -> Answer:
+    return problem(403, "origin", "requests of browsers are refused: remove the header Origin")
 
 
 def _has_token(header: str, token: str) -> bool:
@@ -64,16 +83,22 @@ def token_of(environ: Mapping[str, str]) -> TokenSource:
 
 def loopback_of(address: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``. Raises ``Misconfigured`` unless the host is loopback."""
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        loopback = ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    host, port = address_of("--listen", address)
+    if not ip_address(host).is_loopback:
         raise Misconfigured(
             "--listen must be an address of loopback, like 127.0.0.1:7480: others could spend your limits"
         )
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise Misconfigured("--listen needs a port, like 127.0.0.1:7480")
-    return ("127.0.0.1" if host == "localhost" else host), int(port)
+    return host, port
+
+
+def address_of(option: str, address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``. Raises ``Misconfigured`` unless the host is an address."""
+    host, _, port = address.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        ip_address(host)
+        if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError(port)
+    except ValueError:
+        raise Misconfigured(f"{option} must be HOST:PORT, like 127.0.0.1:7480, not {address!r:.80}") from None
+    return host, int(port)

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from time import monotonic
 from typing import Any
 
 from msgspec import Struct
@@ -17,47 +18,86 @@ from fuseboard.reporting.token import TokenSource
 from fuseboard.serving.http1 import Bounds, Connections
 from fuseboard.serving.listeners import Listeners
 from fuseboard.settings import AgentSettings
-from fuseboard.sidecar.access import LoopbackAccess
-from fuseboard.sidecar.routes import Sidecar
+from fuseboard.sidecar.access import LoopbackAccess, UnixAccess
+from fuseboard.sidecar.probes import Probes
+from fuseboard.sidecar.routes import Guarded, Sidecar
 
 logger = logging.getLogger("fuseboard.sidecar")
 
+#: A sidecar that stops leaves when its application has had no connection for this time.
+QUIET_S = 1.0
+_LOOK_S = 0.05
+#: Probes and scrapes.
+_FEW = Bounds(connections=64)
+
+Address = tuple[str, int]
+
 
 class Options(Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"
-    port: int = 7480
+    """``None`` is no such listener."""
+
+    listen: Address | None = ("127.0.0.1", 7480)
     #: ``None`` asks for no token.
     token: TokenSource | None = None
+    unix: str | None = None
+    #: Users that may use the unix socket; none for all that its mode admits.
+    uids: frozenset[int] = frozenset()
+    probes: Address | None = None
+    #: How long the application is waited for when the sidecar stops.
+    drain_s: float = 5.0
     bounds: Bounds = Bounds()
 
 
 class Running(Struct, frozen=True):
-    """A sidecar that runs, and its port."""
+    """A sidecar that runs, and the ports of its listeners."""
 
     agent: Agent
     sidecar: Sidecar
-    port: int
+    connections: Connections
+    port: int = 0
+    probes_port: int = 0
 
 
 @asynccontextmanager
 async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Running]:
     """A sidecar with its agent. Raises ``Misconfigured`` if an address cannot be used."""
-    listeners = Listeners(Connections(options.bounds))
+    api, beside = Listeners(Connections(options.bounds)), Listeners(Connections(_FEW))
     async with Agent(settings=settings) as agent:
-        sidecar = Sidecar(agent, LoopbackAccess(options.token))
-        listeners.on_sweep.append(sidecar.sweep)
+        sidecar = Sidecar(agent)
+        api.on_sweep.append(sidecar.sweep)
+        port = probes_port = 0
         try:
-            try:
-                port = await listeners.listen_tcp(sidecar, options.host, options.port)
-            except OSError as error:
-                raise Misconfigured(
-                    f"--listen {options.host}:{options.port} cannot be used: {error.strerror}"
-                ) from None
-            yield Running(agent, sidecar, port)
+            if options.listen is not None:
+                service = Guarded(sidecar, LoopbackAccess(options.token))
+                port = await _listens("--listen", options.listen, api.listen_tcp(service, *options.listen))
+            if options.unix is not None:
+                service = Guarded(sidecar, UnixAccess(options.uids))
+                await _listens("--unix", options.unix, api.listen_unix(service, options.unix))
+            if options.probes is not None:
+                probes = Probes(agent, sidecar, api.connections)
+                probes_port = await _listens(
+                    "--probes", options.probes, beside.listen_tcp(probes, *options.probes)
+                )
+            yield Running(agent, sidecar, api.connections, port, probes_port)
         finally:
-            await listeners.stop()
+            await api.stop()
+            await beside.stop()
             # Slots and probes are free now, not when they expire; the agent sends what is left to report.
             sidecar.permits.end_all()
+
+
+async def drain(running: Running, drain_s: float) -> None:
+    """Decide on until the application has left.
+
+    A sidecar container of Kubernetes ends after the application: then nothing is connected. In an ordinary
+    container the signal comes to both at once, and the application ends its work first.
+    """
+    running.sidecar.stopping = True
+    begun = quiet_since = monotonic()
+    while (now := monotonic()) < begun + drain_s and now < quiet_since + QUIET_S:
+        if len(running.connections):
+            quiet_since = now
+        await asyncio.sleep(_LOOK_S)
 
 
 def run(settings: AgentSettings, options: Options) -> None:
@@ -67,16 +107,47 @@ def run(settings: AgentSettings, options: Options) -> None:
 
 
 async def _until_signalled(settings: AgentSettings, options: Options) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop, leave, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+
+    def at_once() -> None:
+        leave.set()
+        stop.set()
+
+    # A person at a terminal does not wait.
+    loop.add_signal_handler(signal.SIGINT, at_once)
     async with running(settings, options) as started:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        sys.stdout.write(f"listening on http://{host}:{started.port}\n")
+        for line in _addresses(started, options):
+            sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
         logger.info("sidecar.started: %s", settings)
         await stop.wait()
-        logger.info("sidecar.stopping")
+        logger.info("sidecar.stopping: for at most %g s", options.drain_s)
+        if not leave.is_set():
+            await drain(started, options.drain_s)
+
+
+def _addresses(started: Running, options: Options) -> list[str]:
+    lines = []
+    if options.listen is not None:
+        lines.append(f"listening on {_url(options.listen[0], started.port)}")
+    if options.unix is not None:
+        lines.append(f"listening on unix:{options.unix}")
+    if options.probes is not None:
+        lines.append(f"probes and metrics on {_url(options.probes[0], started.probes_port)}")
+    return lines
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def _listens(option: str, address: Address | str, listening: Awaitable[Any]) -> Any:
+    try:
+        return await listening
+    except OSError as error:
+        named = address if isinstance(address, str) else "{}:{}".format(*address)
+        raise Misconfigured(f"{option} {named} cannot be used: {error.strerror}") from None
 
 
 def _loop_factory() -> Callable[[], Any] | None:

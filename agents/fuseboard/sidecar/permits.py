@@ -21,8 +21,8 @@ class Kept(Generic[T]):
     def __init__(self, letter: str, ended: Callable[[T], None], *, most: int = MAX_KEPT) -> None:
         self._letter, self._ended, self._most = letter, ended, most
         self._kept: dict[str, tuple[float, T]] = {}
-        #: How many expired, and how many made room.
-        self.expired = self.displaced = 0
+        #: How many were kept, expired, and made room.
+        self.issued = self.expired = self.displaced = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -33,6 +33,7 @@ class Kept(Generic[T]):
             _, oldest = self._kept.pop(next(iter(self._kept)))
             self.displaced += 1
             self._ended(oldest)
+        self.issued += 1
         name = self._letter + secrets.token_hex(_ID_BYTES)
         self._kept[name] = (monotonic() + for_s, one)
         return name

@@ -31,11 +31,23 @@ class Access(Protocol):
     def refuse(self, request: Request) -> Answer | None: ...
 
 
+class Guarded:
+    """The sidecar behind one listener, whose access it checks first."""
+
+    problem = staticmethod(answers.problem)
+
+    def __init__(self, sidecar: "Sidecar", access: Access) -> None:
+        self._sidecar, self._access = sidecar, access
+
+    def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        return self._access.refuse(request) or self._sidecar.handle(request)
+
+
 class Sidecar:
     """One agent, and what applications have of its decisions. Belongs to the loop of the agent."""
 
-    def __init__(self, agent: Agent, access: Access, *, most_waiting: int = MAX_WAITING) -> None:
-        self._agent, self._access, self._most_waiting = agent, access, most_waiting
+    def __init__(self, agent: Agent, *, most_waiting: int = MAX_WAITING) -> None:
+        self._agent, self._most_waiting = agent, most_waiting
         # An expired permit frees its slot and its probe. What was spent stays spent.
         self.permits = Kept[Permit]("p", lambda permit: agent.report(permit, Outcome.NEUTRAL))
         # A limit frees the slots of an expired request itself, after its window.
@@ -44,6 +56,8 @@ class Sidecar:
         self.waiting = 0
         #: Admissions that got no decision, because too many waited.
         self.busy = 0
+        #: The signal to stop has come. Requests are decided as before.
+        self.stopping = False
         routes: dict[str, Callable[[Any, Request], _Answering]] = {
             contract.CALLS_PATH: self._call,
             contract.FINISH_PATH: self._finish,
@@ -56,11 +70,7 @@ class Sidecar:
             for path, (asked, _) in contract.OPERATIONS.items()
         }
 
-    problem = staticmethod(answers.problem)
-
     def handle(self, request: Request) -> _Answering:
-        if (refused := self._access.refuse(request)) is not None:
-            return refused
         route = self._routes.get(request.path)
         if route is None:
             return answers.problem(404, "unknown-path", f"the sidecar answers {', '.join(self._routes)}")

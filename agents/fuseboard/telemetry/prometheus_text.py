@@ -60,11 +60,11 @@ def prometheus_text(
     source = Source(counters, retries, guards, primitives)
     lines: list[str] = []
     for figure in (*pod_figures.TOTALS, *pod_figures.SUMS):
-        lines += _family(figure, read(figure, source).items(), pod.server)
+        lines += family(figure, read(figure, source).items(), pod.server)
     for figure, samples in _of_pod(pod):
-        lines += _family(figure, samples, pod.server)
+        lines += family(figure, samples, pod.server)
     locks = primitives.locks
-    lines += _family(pod_figures.LOCK_LONGEST, [((), round(locks.longest_s, 3))], pod.server)
+    lines += family(pod_figures.LOCK_LONGEST, [((), round(locks.longest_s, 3))], pod.server)
     for figure, measured in (
         (REDIS_SECONDS, [((), tuple(counters.latency), counters.latency_us / 1_000_000)]),
         (CALL_SECONDS, _busiest((((name,), *times) for name, times in counters.call_times().items()))),
@@ -114,7 +114,8 @@ def _histogram(figure: PodFigure, measured: Iterable[_Measured], server: str) ->
         yield f"{name}_count{{{labels}}} {below}"
 
 
-def _family(figure: PodFigure, samples: _Samples, server: str) -> Iterator[str]:
+def family(figure: PodFigure, samples: _Samples, server: str) -> Iterator[str]:
+    """The lines of one figure, by the values of its labels."""
     yield from _head(figure, "counter" if figure.total else "gauge")
     for values, value in samples:
         yield f"{figure.series}{{{_labels(figure, (server, *values))}}} {value}"

@@ -1,0 +1,116 @@
+"""The unix socket and the listener of probes and metrics."""
+
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fuseboard.errors import Misconfigured
+from fuseboard.serving.exchange import Request
+from fuseboard.serving.sockets import peer_uid
+from fuseboard.sidecar.access import UnixAccess
+from fuseboard.sidecar.app import Options
+from fuseboard.sidecar.probes import FIGURES
+from tests.agents.servers import POLICY
+from tests.sidecar.conftest import Beside
+from tests.waiting import PATIENCE_S
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/sidecar.md").read_text()
+CALL = {"dependency": "payments"}
+
+
+def over(path: Path) -> httpx.AsyncClient:
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    return httpx.AsyncClient(transport=transport, base_url="http://sidecar", timeout=PATIENCE_S)
+
+
+class TestUnixSocket:
+    async def test_the_file_of_the_socket_is_the_access(self, beside: Beside, tmp_path: Path) -> None:
+        path = tmp_path / "fuseboard.sock"
+        async with beside(POLICY, Options(listen=None, unix=str(path), uids=frozenset({os.getuid()}))):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+            async with over(path) as http:
+                assert (await http.post("/v1/calls", json=CALL)).json()["allowed"] is True
+                refused = await http.post("/v1/calls", json=CALL, headers={"origin": "null"})
+                assert refused.status_code == 403
+        assert not path.exists()
+
+    async def test_another_user_is_refused(self, beside: Beside, tmp_path: Path) -> None:
+        path = tmp_path / "fuseboard.sock"
+        options = Options(listen=None, unix=str(path), uids=frozenset({os.getuid() + 1}))
+        async with beside(POLICY, options), over(path) as http:
+            answer = await http.post("/v1/calls", json=CALL)
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:fuseboard:sidecar:uid")
+
+    async def test_a_socket_without_a_process_is_replaced_and_a_file_is_not(
+        self, beside: Beside, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "left"
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+        async with beside(POLICY, Options(listen=None, unix=str(path))), over(path) as http:
+            assert (await http.post("/v1/calls", json=CALL)).status_code == 200
+        file = tmp_path / "file"
+        file.write_text("kept")
+        with pytest.raises(Misconfigured, match=r"--unix .*file cannot be used"):
+            async with beside(POLICY, Options(listen=None, unix=str(file))):
+                pass
+        assert file.read_text() == "kept"
+
+    async def test_the_socket_of_another_sidecar_is_left_alone(self, beside: Beside, tmp_path: Path) -> None:
+        path = tmp_path / "taken"
+        with socket.socket(socket.AF_UNIX) as taken:
+            taken.bind(str(path))
+            taken.listen()
+            with pytest.raises(Misconfigured, match="cannot be used"):
+                async with beside(POLICY, Options(listen=None, unix=str(path))):
+                    pass
+        assert path.exists()
+
+    def test_a_peer_over_tcp_has_no_user(self) -> None:
+        with socket.socket(socket.AF_INET) as one:
+            assert peer_uid(one) is None
+        request = Request(method="POST", path="/", headers={}, body=b"")
+        assert UnixAccess().refuse(request) is None
+        assert UnixAccess(frozenset({0})).refuse(request) is not None
+
+
+class TestProbes:
+    OPTIONS = Options(listen=("127.0.0.1", 0), probes=("127.0.0.1", 0))
+
+    async def test_probes_need_no_token_and_follow_the_stop(self, beside: Beside) -> None:
+        async with beside(POLICY, self.OPTIONS) as client:
+            base = f"http://127.0.0.1:{client.running.probes_port}"
+            async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:
+                assert (await http.get("/healthz")).json() == {"healthy": True}
+                assert (await http.get("/readyz")).json() == {"ready": True, "because": ""}
+                assert (await http.head("/readyz")).status_code == 200
+                assert (await http.post("/healthz")).status_code == 405
+                assert (await http.post("/v1/calls", json=CALL)).status_code == 404
+                client.sidecar.stopping = True
+                assert (await http.get("/readyz")).status_code == 503
+                assert (await http.get("/healthz")).status_code == 200
+                assert (await client.call())["allowed"] is True
+
+    async def test_metrics_are_those_of_the_agent_and_of_the_sidecar(self, beside: Beside) -> None:
+        async with beside(POLICY, self.OPTIONS) as client:
+            await client.report({"permit": (await client.call())["permit"], "status": 200})
+            await client.call()
+            base = f"http://127.0.0.1:{client.running.probes_port}"
+            async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:
+                answer = await http.get("/metrics")
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            figures = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if line[0] != "#")
+            assert figures['fuseboard_sidecar_permits{server="shop-1"}'] == "1"
+            assert figures['fuseboard_sidecar_permits_issued_total{server="shop-1"}'] == "2"
+            assert figures['fuseboard_sidecar_connections{server="shop-1"}'] == "1"
+            assert figures['fuseboard_requests_total{server="shop-1"}'] == "0"
+
+
+def test_the_page_has_every_figure() -> None:
+    named = set(re.findall(r"`(fuseboard_sidecar_[a-z_]+)`", PAGE))
+    assert named == {figure.series for figure, _ in FIGURES}
