@@ -158,7 +158,9 @@ class Written:
         changed = {key.encode(): amount for key, amount in amounts.items()}
         for key, amount in changed.items():
             self.counts.segment.totals[key] = self.counts.segment.totals.get(key, 0) + amount
-        self.journal._write(self.counts.segment.name, changed, dict(self.counts.segment.totals))
+        number = next(self.journal._numbers)
+        number = next(self.journal._numbers)
+        self.journal._write(number, self.counts.segment.name, changed, dict(self.counts.segment.totals))
         return self.journal._path(self.counts.segment.name)
 
 
@@ -203,6 +205,34 @@ def test_what_calls_cost_less_is_on_disk_when_a_pod_ends(tmp_path: Path):
 def adopted_from(directory: Path) -> dict[str, int]:
     other = Journal(directory, environment="production", service="shop", counts=OfflineCounts())
     return {key.decode(): n for segment in other._find_orphans() for key, n in segment.totals.items()}
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+def test_a_line_that_a_slow_disk_writes_after_the_whole_file_counts_once(tmp_path: Path, lowered: bool):
+    """The whole file is written when a call cost less, and when the file is full."""
+    late = Written(tmp_path)
+    path = late.write({QUOTA: 1})
+    if not lowered:
+        late.journal.most_bytes = path.stat().st_size + 10
+    name, totals = late.counts.segment.name, late.counts.segment.totals
+    number = next(late.journal._numbers)
+    totals[QUOTA.encode()] += 5
+    late.counts.lowered, late.counts.changed = lowered, {QUOTA.encode(): 2}
+    totals[QUOTA.encode()] += 2
+    late.journal.finish()
+    late.journal.most_bytes *= 2
+    late.journal._write(number, name, {QUOTA.encode(): 5}, dict(totals))
+    assert adopted_from(tmp_path) == {QUOTA: 8}
+
+
+def test_the_last_line_is_on_disk_when_the_whole_file_is_too_large(tmp_path: Path):
+    left = Written(tmp_path)
+    path = left.write({QUOTA: 5})
+    left.counts.segment.totals |= {b"%d" % number: 1 for number in range(100)}
+    left.journal.most_bytes = path.stat().st_size + 100
+    left.counts.lowered, left.counts.changed = True, {QUOTA.encode(): 2}
+    left.journal.finish()
+    assert adopted_from(tmp_path) == {QUOTA: 7}
 
 
 def test_a_torn_or_damaged_line_costs_itself_and_nothing_else(tmp_path: Path):

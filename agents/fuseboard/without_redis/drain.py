@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from fuseboard.batching.demand import LimitRef, RuleBook, rule_of_period
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.contract import keys
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.offline_fields import read_part
 from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
@@ -137,11 +138,12 @@ class Drain:
         told, store_us = keys.offline_told(names[0]).encode(), self._health.store_time_us()
         asked = segment.asked.get(told)
         if asked is None:
-            refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
+            refs = list(self._charges(segment, limits))
             asked = segment.asked[told] = Asked(refs, store_us, dict(segment.corrected))
+        charged = [(ref, amount) for ref, amount in asked.refs if amount]
         rules = RuleBook(1.0, asked.store_us)
         numbers: list[int] = []
-        for ref, amount in asked.refs:
+        for ref, amount in charged:
             numbers += (rules.number(ref.limit), amount)
         left = budgets_of(segment, names, store_us)
         for rule, amount in left.values():
@@ -149,7 +151,7 @@ class Drain:
         script_keys = (
             told,
             keys.offline_totals(names[0]).encode(),
-            *(ref.key for ref, _ in asked.refs),
+            *(ref.key for ref, _ in charged),
             *left,
         )
         blob = msgpack_encode([rules.numbers, totals, *numbers])
@@ -158,9 +160,13 @@ class Drain:
         def answered(reply: Reply) -> None:
             # Counted now, or by an earlier report whose answer did not come.
             if reply in (0, 1) and not asked.counted:
-                asked.counted, at_us = True, store_us if reply == 1 else asked.store_us
+                asked.counted = True
                 for ref, amount in asked.refs:
                     since = segment.corrected.get(ref.key, 0) - asked.corrected.get(ref.key, 0)
+                    at_us = store_us if reply == 1 else asked.store_us
+                    if _is_over(ref, asked.store_us, store_us):
+                        # All of it belongs to the period of the first report, and nothing to this one.
+                        amount, since, at_us = 0, 0, asked.store_us
                     self._local.charged(ref, amount, since, Reported(segment.until, at_us))
             for key in left:
                 self._local.adopted(key)
@@ -172,12 +178,18 @@ class Drain:
         return answer
 
     def _charges(self, segment: Segment, limits: dict[str, int]) -> Iterable[tuple[LimitRef, int]]:
-        """The charges of this pod to its shares that still count."""
+        """The charges of this pod to its shares that still count; 0 if all was given back.
+
+        A call can cost more again before the answer: that is charged with it.
+        """
         for limit, amount in limits.items():
             ref = segment.spent.get(limit.encode())
             if ref is not None and not ref.limit.shadow:
                 amount += segment.corrected.get(ref.key, 0)
-                yield ref, min(amount, self._local.still_spent(ref))
+                if amount <= 0:
+                    yield ref, 0
+                elif counts := min(amount, self._local.still_spent(ref)):
+                    yield ref, counts
 
     def _failed(self, reply: Reply) -> bool:
         if isinstance(reply, NotServedError):
@@ -186,6 +198,12 @@ class Drain:
             logger.warning("journal.not_told: %s; it is retried", reply)
             return True
         return False
+
+
+def _is_over(ref: LimitRef, asked_us: int, now_us: int) -> bool:
+    """Whether the calendar period of the first question has ended."""
+    period = ref.limit.period
+    return period is not None and period_around(asked_us, period, ref.limit.time_zone)[1] <= now_us
 
 
 def budgets_of(

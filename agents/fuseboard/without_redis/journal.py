@@ -7,6 +7,7 @@ counted as a failure, and changes nothing else.
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import threading
@@ -52,6 +53,10 @@ class Journal:
         self._writing = threading.Lock()
         self._forgotten: deque[str] = deque(maxlen=100)
         self._writer: threading.Thread | None = None
+        #: Writes are numbered, because threads may write in another order.
+        self._numbers = itertools.count(1)
+        #: Segment -> the number of the write that was all of its file. Earlier lines are in it.
+        self._whole: dict[str, int] = {}
         #: The size of one file, by the fleet's tuning.
         self.most_bytes = MAX_FILE_BYTES
         self.failures = 0
@@ -67,18 +72,12 @@ class Journal:
 
     def finish(self) -> None:
         """Write what is left and let others adopt it. A disk that hangs delays this for a moment only."""
-        if self._counts.lowered:
-            # An earlier line must not come after the new file: that has its counts.
-            self._join()
         self.flush_soon(whole=self._counts.lowered)
-        self._join()
+        if self._writer is not None:
+            self._writer.join(FINISH_S)
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
-
-    def _join(self) -> None:
-        if self._writer is not None:
-            self._writer.join(FINISH_S)
 
     def flush_soon(self, *, whole: bool = False) -> None:
         """Write what is not written yet, in the background; or the whole file again."""
@@ -90,7 +89,7 @@ class Journal:
             segment = self._counts.segment
             self._writer = threading.Thread(
                 target=self._write,
-                args=(segment.name, changed, dict(segment.totals), whole),
+                args=(next(self._numbers), segment.name, changed, dict(segment.totals), whole),
                 name="fuseboard-journal",
                 daemon=True,
             )
@@ -118,18 +117,21 @@ class Journal:
     # In threads
 
     def _write(
-        self, name: str, changed: dict[bytes, int], totals: dict[bytes, int], whole: bool = False
+        self, number: int, name: str, changed: dict[bytes, int], totals: dict[bytes, int], whole: bool = False
     ) -> None:
         with self._writing:
-            if name in self._forgotten:
+            if name in self._forgotten or number < self._whole.get(name, 0):
                 return
             try:
                 self._own()
                 path = self._path(name)
                 line = _line(changed)
                 size = path.stat().st_size if path.exists() else 0
-                if whole or size + len(line) > self.most_bytes:
-                    self._rewrite(path, name, totals)
+                is_full = size + len(line) > self.most_bytes
+                if (whole or is_full) and self._rewrite(path, name, totals):
+                    self._whole[name] = number
+                    return
+                if is_full:
                     return
                 if not size:
                     path.touch(mode=0o600)
@@ -138,14 +140,16 @@ class Journal:
             except OSError as error:
                 self._failed(error)
 
-    def _rewrite(self, path: Path, name: str, totals: dict[bytes, int]) -> None:
+    def _rewrite(self, path: Path, name: str, totals: dict[bytes, int]) -> bool:
+        """Returns whether they fit into the file."""
         content = _line(name) + _line(totals)
         if len(content) > self.most_bytes:
-            return
+            return False
         temporary = path.with_suffix(".new")
         temporary.touch(mode=0o600)
         temporary.write_bytes(content)
         os.replace(temporary, path)
+        return True
 
     def _own(self) -> None:
         """Hold a lock for the lifetime of this process, so that no other pod adopts its files."""
@@ -160,6 +164,7 @@ class Journal:
     def _delete(self, name: str) -> None:
         with self._writing:
             self._forgotten.append(name)
+            self._whole.pop(name, None)
             try:
                 self._path(name).unlink(missing_ok=True)
             except OSError as error:

@@ -27,6 +27,7 @@ NO_TIME_S = 1.0
 class Asked(Struct):
     """The charges of a segment's report in one domain: the same, however often it is sent."""
 
+    #: Also those of which all was given back, with 0. They are not sent.
     refs: list[tuple[LimitRef, int]]
     #: The store time of the first report: in a later period, nothing is charged.
     store_us: int

@@ -72,7 +72,8 @@ def offline_machine(
         def flush_soon(self) -> None:
             changed, self._counts.changed = self._counts.changed, {}
             if changed:
-                self._write(self._counts.segment.name, changed, dict(self._counts.segment.totals))
+                number, name = next(self._numbers), self._counts.segment.name
+                self._write(number, name, changed, dict(self._counts.segment.totals))
 
         def forget(self, name: str) -> None:
             self._delete(name)
