@@ -31,7 +31,9 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _LISTEN = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):)?(?P<port>[0-9]{1,5})", re.ASCII)
 #: Before the address of gateways: it stands for each address that the name has.
 LOOKED_UP = "dns+"
-_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
+#: No part of a name is empty or longer than 63 characters: no such name can be looked up.
+_NAME = r"(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}\.?"
+_ORIGIN = re.compile(rf"https?://(?:{_NAME}|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{{1,5}}))?")
 
 
 def text(name: str, default: str = "") -> str:

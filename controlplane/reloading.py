@@ -1,7 +1,7 @@
 """Settings that change while a process runs: those in a file that ``NAME_FILE`` names.
 
-They are read again at most 30 s after the file has changed. If it cannot be read, that is logged, and the
-last value stays.
+They are read again at most 30 s after the file has changed. If it cannot be read or is empty, that is
+logged, and the last value stays: a file that is written in place is empty for a moment.
 """
 
 import logging
@@ -27,6 +27,7 @@ class ReloadedText:
     name: str
     _value: str | None = None
     _read_at: float = field(default=float("-inf"))
+    _problem: str = ""
 
     def get(self, without_file: str) -> str:
         """``without_file``: the value if no file is configured."""
@@ -36,9 +37,13 @@ class ReloadedText:
         if self._value is None or now - self._read_at >= READ_S:
             self._read_at = now
             try:
-                self._value = env.text(self.name)
+                value = env.text(self.name)
+                self._value, problem = value or self._value, "" if value else "the file is empty"
             except ImproperlyConfigured as error:
-                log.error("setting.not_read", variable=self.name, problem=str(error))
+                problem = str(error)
+            if problem and problem != self._problem:
+                log.error("setting.not_read", variable=self.name, problem=problem)
+            self._problem = problem
         return without_file if self._value is None else self._value
 
 
@@ -50,8 +55,9 @@ def follow_log_level() -> None:
 
 def _follow() -> None:
     level = ReloadedText("FUSEBOARD_LOG_LEVEL")
+    of_the_start = logging.getLevelName(logging.getLogger().level)
     while True:
-        apply_log_level(level.get("INFO"))
+        apply_log_level(level.get(of_the_start))
         time.sleep(READ_S)
 
 

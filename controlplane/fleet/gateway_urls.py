@@ -7,7 +7,6 @@ restart of those who ask them. ``http://gateway-1:8001`` stands for itself.
 import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotInTime
 from threading import Lock
 from urllib.parse import urlsplit
 
@@ -29,7 +28,7 @@ class Names:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: URL -> when its name was looked up (monotonic), and what it stands for.
+        #: URL -> when its name was looked up (monotonic), also in vain, and what it stands for.
         self._known: dict[str, tuple[float, list[str]]] = {}
         self._under_way: dict[str, Future[list[str]]] = {}
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="look-up-gateways")
@@ -45,9 +44,19 @@ class Names:
                 asked = self._under_way[url] = self._threads.submit(self._look_up, url)
         try:
             return asked.result(WAIT_S)
-        except (OSError, NotInTime) as error:
-            log.warning("fleet.gateways_not_looked_up", url=url, error=str(error) or "no answer in time")
-            return known
+        except TimeoutError:
+            # Others do not wait for it, too, until KEPT_S have passed.
+            return self._failed(url, "no answer in time")
+
+    def _failed(self, url: str, problem: str) -> list[str]:
+        """The last addresses count for ``KEPT_S`` more, so that not each caller asks and logs again."""
+        with self._lock:
+            at, known = self._known.get(url, (float("-inf"), [url.removeprefix(LOOKED_UP)]))
+            if time.monotonic() - at < KEPT_S:
+                return known
+            self._known[url] = time.monotonic(), known
+        log.warning("fleet.gateways_not_looked_up", url=url, error=problem)
+        return known
 
     def _look_up(self, url: str) -> list[str]:
         try:
@@ -61,6 +70,8 @@ class Names:
             with self._lock:
                 self._known[url] = time.monotonic(), urls
             return urls
+        except OSError as error:
+            return self._failed(url, str(error))
         finally:
             with self._lock:
                 del self._under_way[url]

@@ -5,6 +5,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from tools.docsite import build
 from tools.docsite.conf import add_side_bar, drawn_runbook
 from tools.docsite.write_pages import stale_pages
 
@@ -13,6 +16,29 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def test_pages_that_come_from_code_are_up_to_date() -> None:
     assert stale_pages() == [], "run make docs"
+
+
+def test_without_its_environment_the_site_says_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "SPHINX", tmp_path / "python")
+    for check in (True, False):
+        assert "Run: sh tools/environment.sh .venv-docs" in build.build(check=check)
+
+
+def test_a_draw_that_failed_names_no_site(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(build, "SPHINX", tmp_path)
+    monkeypatch.setattr(build, "SITE", tmp_path / "site")
+    monkeypatch.setattr(build, "write_pages", written.append)
+    monkeypatch.setattr(build, "draw", lambda **_: 2)
+    for check in (True, False):
+        assert "Sphinx ended with 2" in build.build(check=check)
+    assert written == [DOCS]
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "site").exists()
 
 
 def test_the_reference_has_each_public_method_with_its_signature() -> None:

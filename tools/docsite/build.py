@@ -4,21 +4,23 @@
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import ninja
+import django
 from django.core.management import call_command
 
-from tools.docsite.write_pages import DOCS, main
+from tools.docsite.write_pages import DOCS
+from tools.docsite.write_pages import main as write_pages
 
 ROOT = DOCS.parent
 SITE = ROOT / "build" / "docs"
 SPHINX = ROOT / ".venv-docs" / "bin" / "python"
 #: Redoc draws the OpenAPI document. django-ninja brings it along, for the same purpose.
-REDOC = Path(ninja.__file__).parent / "static" / "ninja" / "redoc.standalone.js"
+REDOC = Path("static", "ninja", "redoc.standalone.js")
 _API_PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -42,27 +44,35 @@ def draw(*options: str, builder: str, output: Path) -> int:
 
 def draw_api_reference(folder: Path) -> None:
     """A page that draws the OpenAPI document, also when it is opened as a file."""
+    import ninja
+
     folder.mkdir(parents=True, exist_ok=True)
     document = folder / "openapi.json"
     call_command("export_openapi_schema", output=str(document), verbosity=0)
     (folder / "openapi.js").write_text(
         f"Redoc.init({json.dumps(json.loads(document.read_text()))}, {{}}, document.body);\n"
     )
-    shutil.copy(REDOC, folder)
+    shutil.copy(Path(ninja.__file__).parent / REDOC, folder)
     (folder / "index.html").write_text(_API_PAGE)
 
 
-if __name__ == "__main__":
-    import django
-
-    django.setup()
-    if sys.argv[1:] == ["--check"]:
-        sys.exit(draw(builder="dummy", output=ROOT / "build" / "checked"))
-    main(DOCS)
+def build(*, check: bool) -> str:
+    """Returns what is wrong; empty if nothing is."""
+    if not SPHINX.exists():
+        return f"There is no {SPHINX}. Run: sh tools/environment.sh .venv-docs requirements/docs.txt"
+    if check:
+        code = draw(builder="dummy", output=ROOT / "build" / "checked")
+        return f"Sphinx ended with {code}. Mend what it names." if code else ""
+    write_pages(DOCS)
     shutil.rmtree(SITE, ignore_errors=True)
-    code = draw(builder="html", output=SITE)
+    if code := draw(builder="html", output=SITE):
+        return f"Sphinx ended with {code}: the site is not complete. Mend what it names, and run this again."
     draw_api_reference(SITE / "api")
-    sys.stdout.write(
-        f"The site is in {SITE.relative_to(ROOT)}: open {SITE.relative_to(ROOT)}/docs/index.html\n"
-    )
-    sys.exit(code)
+    sys.stdout.write(f"The site is in {SITE}: open {SITE}/docs/index.html\n")
+    return ""
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    django.setup()
+    sys.exit(build(check=sys.argv[1:] == ["--check"]))

@@ -45,6 +45,10 @@ def read_plan_files(folder: Path) -> dict[str, EmergencyPlan]:
     return found
 
 
+def has_plans(folder: Path) -> bool:
+    return any(folder.glob(f"*{_END}"))
+
+
 def forget_plan(folder: Path, environment: str) -> None:
     """Delete the file of an environment that was deleted. Raises ``OSError``."""
     (folder / f"{environment}{_END}").unlink(missing_ok=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import structlog
 
-from controlplane.alerts.emergency.plan_files import make_private
+from controlplane.alerts.emergency.plan_files import has_plans, make_private
 
+JOURNAL = "journal.json"
 _LOCK = "lock"
 
 log = structlog.get_logger(__name__)
@@ -38,7 +39,7 @@ class GatewayFolder:
 def _take(place: Path, name: str) -> tuple[Path, FileIO | None]:
     own = place / name
     try:
-        others = sorted(path for path in place.iterdir() if path.is_dir() and path != own)
+        others = sorted(path for path in place.iterdir() if path != own and _is_of_gateway(path))
     except OSError:
         others = []
     # Its own goes before those that others have left; without a free one, it makes a new one.
@@ -50,7 +51,7 @@ def _take(place: Path, name: str) -> tuple[Path, FileIO | None]:
             lock = _locked(path)
         except OSError as error:
             if path in others:
-                # Another user has it, or it is none of a gateway, such as lost+found of a volume.
+                # Another user has it.
                 continue
             # Each later write there logs it again, as an error.
             log.warning("oncall.folder_not_locked", folder=str(path), error=str(error))
@@ -58,6 +59,14 @@ def _take(place: Path, name: str) -> tuple[Path, FileIO | None]:
         if lock is not None:
             return path, lock
     raise RuntimeError(f"{place} has a hundred folders of gateways that run")
+
+
+def _is_of_gateway(folder: Path) -> bool:
+    """Root could take any other one, such as lost+found of a volume."""
+    try:
+        return (folder / _LOCK).exists() or (folder / JOURNAL).exists() or has_plans(folder)
+    except OSError:
+        return False
 
 
 def _locked(path: Path) -> FileIO | None:

@@ -37,7 +37,7 @@ from controlplane.alerts.state.evaluate import evaluate
 from controlplane.alerts.state.progress import fields_after, progress_of
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
-from controlplane.gateway.emergency.folder import GatewayFolder
+from controlplane.gateway.emergency.folder import JOURNAL, GatewayFolder
 from controlplane.gateway.emergency.seen import facts_of
 from controlplane.gateway.emergency.send import Sender, messages_for
 from controlplane.gateway.emergency.turns import OncallAnswer, Turns
@@ -67,7 +67,7 @@ class Emergency:
         self._after_s = settings.oncall_after_s
         self._own = GatewayFolder(Path(settings.oncall_dir), settings.gateway)
         self._folder = self._own.path
-        self.journal = Journal(self._folder / "journal.json")
+        self.journal = Journal(self._folder / JOURNAL)
         self._plans = read_plan_files(self._folder)
         self._written: dict[str, tuple[EmergencyPlan, float]] = {}
         self._thread = ThreadPoolExecutor(1, "gateway-plans")

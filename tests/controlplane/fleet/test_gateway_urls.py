@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from controlplane import env
 from controlplane.fleet import gateway_urls as module
 from controlplane.fleet.gateway_urls import gateway_urls
+from tests.waiting import wait_until
 
 NAME = "dns+http://gateway:8001"
 
@@ -83,6 +84,32 @@ def test_without_a_name_server_the_last_addresses_count(
     assert names.asked == asked + 1
 
 
+def test_a_look_up_in_vain_is_not_repeated_for_each_question(
+    names: NameServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 3600.0)
+    assert [gateway_urls() for _ in range(5)] == [["http://gateway:8001"]] * 5
+    assert names.asked == 1
+    assert caplog.text.count("fleet.gateways_not_looked_up") == 1
+
+
+def test_one_caller_waits_for_a_name_server_that_hangs(
+    names: NameServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(module, "KEPT_S", 3600.0)
+    names.answers.clear()
+    names.addresses = v4("10.0.0.1")
+    assert gateway_urls() == ["http://gateway:8001"]
+    # A question that waited would fail here.
+    monkeypatch.setattr(module, "WAIT_S", None)
+    assert [gateway_urls() for _ in range(5)] == [["http://gateway:8001"]] * 5
+    assert caplog.text.count("fleet.gateways_not_looked_up") == 1
+    # What comes late counts.
+    names.answers.set()
+    wait_until(lambda: gateway_urls() == ["http://10.0.0.1:8001"])
+
+
 def test_a_name_without_an_address_is_asked_as_it_is(names: NameServer) -> None:
     """The error of the caller then contains the name."""
     assert gateway_urls() == ["http://gateway:8001"]
@@ -95,9 +122,26 @@ def test_listed_gateways_stay_beside_looked_up_ones(names: NameServer, settings:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["dns+https://gateway", "dns://gateway", "http://gateway/path", "dns+gateway"]
+    "wrong",
+    [
+        "dns+https://gateway",
+        "dns://gateway",
+        "http://gateway/path",
+        "dns+gateway",
+        "dns+http://a..b",
+        "http://.gateway:8001",
+        f"http://{'a' * 64}.example",
+    ],
 )
 def test_another_form_is_refused_with_what_to_write(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEBOARD_GATEWAY_URL", wrong)
     with pytest.raises(ImproperlyConfigured, match=r"dns\+http://gateway:8001"):
         env.gateways("FUSEBOARD_GATEWAY_URL")
+
+
+@pytest.mark.parametrize(
+    "right", ["http://gateway.svc.cluster.local.:8001", "http://10.0.0.1", "http://[fd00::1]:8001"]
+)
+def test_names_and_addresses_are_accepted(right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEBOARD_GATEWAY_URL", right)
+    assert env.gateways("FUSEBOARD_GATEWAY_URL") == [right]

@@ -59,10 +59,30 @@ def test_a_place_that_cannot_be_written_stops_no_gateway(tmp_path: Path) -> None
 
 
 def test_a_folder_that_this_user_cannot_lock_is_passed_over(begin: Begin, tmp_path: Path) -> None:
-    """Such as lost+found of a volume: a gateway that took it would run without a lock."""
-    (tmp_path / "oncall" / "lost+found" / "lock").mkdir(parents=True)
+    """A gateway that took it would run without a lock."""
+    (tmp_path / "oncall" / "0" / "lock").mkdir(parents=True)
     first, second = begin("one:8001"), begin("two:8001")
     assert (first.path.name, second.path.name) == ("one_8001", "two_8001")
     # A third one does not find it left.
-    first.path.rename(tmp_path / "oncall" / "0")
+    first.path.rename(tmp_path / "oncall" / "1")
     assert begin("one:8001").path.name == "one_8001"
+
+
+def test_a_folder_of_another_program_is_not_taken(begin: Begin, tmp_path: Path) -> None:
+    """Such as lost+found of a volume, which root could lock."""
+    other = tmp_path / "oncall" / "lost+found"
+    other.mkdir(parents=True)
+    (other / "#12").write_text("found")
+    (tmp_path / "oncall" / "a file").write_text("")
+    first, second = begin("one:8001"), begin("two:8001")
+    assert (first.path.name, second.path.name) == ("one_8001", "two_8001")
+    assert [path.name for path in other.iterdir()] == ["#12"]
+
+
+@pytest.mark.parametrize("left", ["journal.json", "production.plan", "lock"])
+def test_a_folder_with_what_a_gateway_writes_is_taken(begin: Begin, tmp_path: Path, left: str) -> None:
+    """Release 0.1.0 makes no lock."""
+    folder = tmp_path / "oncall" / "before"
+    folder.mkdir(parents=True)
+    (folder / left).write_text("")
+    assert begin("one:8001").path == folder

@@ -45,6 +45,27 @@ def test_without_its_file_the_last_value_stays(file: Path) -> None:
     assert ReloadedText(NAME).get("of the start") == "of the start"
 
 
+def test_while_the_file_is_empty_the_last_value_stays(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that is rewritten in place is empty for a moment."""
+    setting = ReloadedText(NAME)
+    assert setting.get("of the start") == "first"
+    for text in ("", "\n", ""):
+        file.write_text(text)
+        assert setting.get("of the start") == "first"
+    assert caplog.text.count("setting.not_read") == 1
+    file.write_text("second")
+    assert setting.get("of the start") == "second"
+    file.write_text("")
+    assert ReloadedText(NAME).get("of the start") == "of the start"
+
+
+def test_a_file_that_cannot_be_read_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    setting = ReloadedText(NAME)
+    file.unlink()
+    assert [setting.get("of the start") for _ in range(3)] == ["of the start"] * 3
+    assert caplog.text.count("setting.not_read") == 1
+
+
 def test_a_value_of_the_environment_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(f"{NAME}_FILE", raising=False)
     assert ReloadedText(NAME).get("of the start") == "of the start"
@@ -57,6 +78,22 @@ def levels() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, before, strict=True):
         logger.setLevel(level)
+
+
+def test_without_its_file_the_log_level_of_the_start_stays(
+    levels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEBOARD_LOG_LEVEL_FILE", str(tmp_path / "missing"))
+    monkeypatch.delenv("FUSEBOARD_LOG_LEVEL", raising=False)
+    logging.getLogger().setLevel(logging.ERROR)
+
+    def end(_: float) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(reloading.time, "sleep", end)
+    with pytest.raises(ZeroDivisionError):
+        reloading._follow()
+    assert logging.getLogger().level == logging.ERROR
 
 
 def test_a_log_level_applies_at_once_and_a_wrong_one_does_not(levels: None) -> None:
