@@ -1,0 +1,61 @@
+// Guarded calls: java Guard.java DEPENDENCY URL...   Without a decision, the call is made and not reported.
+import java.net.URI;
+import java.net.http.*;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.time.Duration;
+import java.util.regex.Pattern;
+
+public class Guard {
+    static final HttpClient CLIENT = HttpClient.newHttpClient();
+    static final String TIMEOUT = System.getenv().getOrDefault("SIDECAR_TIMEOUT_MS", "100");
+
+    static String ask(String path, String json) {
+        var request = HttpRequest.newBuilder(URI.create(System.getenv("SIDECAR_URL") + path))
+            .timeout(Duration.ofMillis(Long.parseLong(TIMEOUT))).header("Content-Type", "application/json")
+            .header("Authorization", "Bearer " + System.getenv("SIDECAR_TOKEN"))
+            .POST(HttpRequest.BodyPublishers.ofString(json)).build();
+        try {
+            var answer = CLIENT.send(request, BodyHandlers.ofString());
+            return answer.statusCode() == 200 ? answer.body() : "";
+        } catch (java.io.IOException | InterruptedException error) {
+            return "";
+        }
+    }
+
+    static String member(String json, String name) {
+        var found = Pattern.compile("\"" + name + "\":\"?([^\",}]+)").matcher(json);
+        return found.find() ? found.group(1) : "";
+    }
+
+    static HttpResponse<String> guarded(String dependency, HttpRequest.Builder request) throws Exception {
+        var call = ask("/v1/calls", "{\"dependency\":\"" + dependency + "\"}");
+        if (member(call, "allowed").equals("false")) throw new IllegalStateException("refused " + member(call, "reason"));
+        var timeout = member(call, "timeout_ms");
+        if (timeout.matches("[0-9]+")) request.timeout(Duration.ofMillis(Long.parseLong(timeout)));
+        var begun = System.nanoTime();
+        var how = "\"error\":\"connect\"";
+        try {
+            var answer = CLIENT.send(request.build(), BodyHandlers.ofString());
+            var wait = answer.headers().firstValue("Retry-After").orElse("").replaceAll("[^ -!#-\\[\\]-~]", "");
+            how = "\"status\":" + answer.statusCode() + ",\"retry_after\":\"" + wait + "\"";
+            return answer;
+        } catch (HttpTimeoutException error) {
+            how = "\"error\":\"timeout\"";
+            throw error;
+        } finally {
+            var elapsed = ",\"elapsed_ms\":" + (System.nanoTime() - begun) / 1_000_000;
+            var permit = member(call, "permit");
+            if (!permit.isEmpty()) ask("/v1/reports", "[{\"permit\":\"" + permit + "\"," + how + elapsed + "}]");
+        }
+    }
+
+    public static void main(String[] arguments) {
+        for (var url : java.util.Arrays.asList(arguments).subList(1, arguments.length)) {
+            try {
+                System.out.println(guarded(arguments[0], HttpRequest.newBuilder(URI.create(url))).statusCode());
+            } catch (Exception error) {
+                System.out.println(error.getMessage());
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+// Guarded calls: go run guard.go DEPENDENCY URL...   Without a decision, the call is made and not reported.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+)
+
+type decision struct {
+	Allowed   *bool  `json:"allowed"`
+	Permit    string `json:"permit"`
+	Reason    string `json:"reason"`
+	TimeoutMs int64  `json:"timeout_ms"`
+}
+
+// A unix socket needs a Transport whose DialContext connects to it; SIDECAR_URL is http://localhost then.
+func ask(path string, content any) (found decision) {
+	within, err := time.ParseDuration(os.Getenv("SIDECAR_TIMEOUT_MS") + "ms")
+	if err != nil {
+		within = 100 * time.Millisecond
+	}
+	body, _ := json.Marshal(content)
+	request, _ := http.NewRequest("POST", os.Getenv("SIDECAR_URL")+path, bytes.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+os.Getenv("SIDECAR_TOKEN"))
+	answer, err := (&http.Client{Timeout: within}).Do(request)
+	if err == nil {
+		defer answer.Body.Close()
+		if answer.StatusCode == http.StatusOK {
+			json.NewDecoder(answer.Body).Decode(&found)
+		}
+	}
+	return found
+}
+
+func guarded(dependency string, send func(within time.Duration) (*http.Response, error)) (*http.Response, error) {
+	call := ask("/v1/calls", map[string]any{"dependency": dependency})
+	if call.Allowed != nil && !*call.Allowed {
+		return nil, fmt.Errorf("refused %s", call.Reason)
+	}
+	begun := time.Now()
+	answer, err := send(time.Duration(call.TimeoutMs) * time.Millisecond)
+	report := map[string]any{"permit": call.Permit, "elapsed_ms": time.Since(begun).Milliseconds()}
+	if err == nil {
+		report["status"], report["retry_after"] = answer.StatusCode, answer.Header.Get("Retry-After")
+	} else if report["error"] = "connect"; os.IsTimeout(err) {
+		report["error"] = "timeout"
+	}
+	if call.Permit != "" {
+		ask("/v1/reports", []any{report})
+	}
+	return answer, err
+}
+
+func main() {
+	for _, url := range os.Args[2:] {
+		answer, err := guarded(os.Args[1], func(within time.Duration) (*http.Response, error) {
+			return (&http.Client{Timeout: within}).Get(url)
+		})
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		answer.Body.Close()
+		fmt.Println(answer.StatusCode)
+	}
+}

@@ -1,0 +1,38 @@
+// Guarded calls: node guard.mjs DEPENDENCY URL...   Without a decision, the call is made and not reported.
+const { SIDECAR_URL = "http://127.0.0.1:7480", SIDECAR_TOKEN = "", SIDECAR_TIMEOUT_MS = "100" } = process.env;
+const headers = { "content-type": "application/json", authorization: `Bearer ${SIDECAR_TOKEN}` };
+
+async function ask(path, content) {
+  try {
+    const signal = AbortSignal.timeout(Number(SIDECAR_TIMEOUT_MS));
+    const answer = await fetch(SIDECAR_URL + path, { method: "POST", headers, body: JSON.stringify(content), signal });
+    return answer.status === 200 ? await answer.json() : {};
+  } catch {
+    return {};
+  }
+}
+
+export async function guarded(dependency, send) {
+  const call = await ask("/v1/calls", { dependency });
+  if (call.allowed === false) throw Object.assign(new Error(`refused ${call.reason}`), { refused: call });
+  const begun = performance.now();
+  const report = (how) => {
+    const elapsed_ms = performance.now() - begun;
+    return call.permit && ask("/v1/reports", [{ permit: call.permit, elapsed_ms, ...how }]);
+  };
+  try {
+    const response = await send(call.timeout_ms ?? 30_000);
+    await report({ status: response.status, retry_after: response.headers.get("retry-after") ?? "" });
+    return response;
+  } catch (error) {
+    await report({ error: error.name === "TimeoutError" ? "timeout" : "connect" });
+    throw error;
+  }
+}
+
+const [dependency, ...urls] = process.argv.slice(2);
+for (const url of urls) {
+  const send = (ms) => fetch(url, { signal: AbortSignal.timeout(ms) });
+  const shown = await guarded(dependency, send).then((answer) => answer.status, (error) => error.message);
+  console.log(shown);
+}
