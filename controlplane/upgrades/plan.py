@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations import Migration
+from django.db.migrations.exceptions import AmbiguityError, NodeNotFoundError
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import (
     AddConstraint,
     AddIndex,
@@ -58,7 +61,7 @@ _READ_EVERY_ROW = {
 
 
 class NoSuchMigration(LookupError):
-    """No app or migration has this name; Django's command says which."""
+    """No app or migration has this name, several have, or it is only a part of one."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,10 @@ def plan_of(
     *,
     without_migrations: bool = False,
 ) -> Plan:
-    """Raises ``NoSuchMigration``. ``without_migrations``: the app can be one that has none."""
+    """Raises ``NoSuchMigration``, and ``NodeNotFoundError`` if files that the database needs are gone.
+
+    ``without_migrations``: the app can be one that has none.
+    """
     executor = MigrationExecutor(connection)
     loader = executor.loader
     loader.check_consistent_history(connection)
@@ -125,6 +131,17 @@ def plan_of(
     )
 
 
+def applied_migrations(connection: BaseDatabaseWrapper) -> Mapping[tuple[str, str], Any]:
+    """Also of a database for which there is no plan, because files that it needs are gone.
+
+    A squashed migration counts if all that it replaces have been applied.
+    """
+    loader = MigrationLoader(connection, load=False)
+    with suppress(NodeNotFoundError):
+        loader.build_graph()
+    return loader.applied_migrations
+
+
 def _targets(
     executor: MigrationExecutor, app: str | None, migration: str | None
 ) -> list[tuple[str, str | None]]:
@@ -138,9 +155,19 @@ def _targets(
     if migration == "zero":
         return [(app, None)]
     try:
-        return [(app, executor.loader.get_migration_by_prefix(app, migration).name)]
-    except (LookupError, ValueError) as error:
+        node = (app, executor.loader.get_migration_by_prefix(app, migration).name)
+    except (AmbiguityError, LookupError, ValueError) as error:
         raise NoSuchMigration(f"No migration of {app}, or several, begin with {migration!r}.") from error
+    if node in graph.nodes:
+        return [node]
+    if node in executor.loader.replacements:
+        # The database lacks a part of it, so Django applies its parts.
+        return [executor.loader.replacements[node].replaces[-1]]
+    squashed = next(one for one in graph.nodes.values() if node in one.replaces)
+    raise NoSuchMigration(
+        f"{app}.{node[1]} is a part of {app}.{squashed.name}, which is applied and undone as a whole."
+        " Only migrate of an earlier release can apply or undo a part of it."
+    )
 
 
 def _steps(

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 class RequiredStop(NamedTuple):
     release: str
-    #: The app and the name of the last migration of that release: a database with it has been there.
+    #: The app and the name of the last migration of that release: a database with it has been there. If it
+    #: was squashed, the squashed one: a database that was made with it has no other.
     migration: tuple[str, str]
 
 

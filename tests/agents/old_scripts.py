@@ -7,10 +7,14 @@ from hashlib import sha1
 
 from fuseboard.contract.scripts import CLOCK, Script
 from tests.agents.scripts import VIRTUAL_CLOCK
-from tests.contract.compat.release import COMMIT, ROOT, need_history
+from tests.contract.compat.release import FIRST, LAST, ROOT, need_history
 
-#: Version 0.1.0, and the last commit whose scripts cannot read what another algorithm has counted.
-OLD_COMMITS = {"v0.1.0": COMMIT, "before 0.2": "239105b8ed6740466b6e62067c335968fd9f19e7"}
+#: Releases, and the last commit whose scripts cannot read what another algorithm has counted.
+OLD_COMMITS = {
+    f"v{FIRST}": FIRST.commit,
+    "before 0.2": "239105b8ed6740466b6e62067c335968fd9f19e7",
+    f"v{LAST}": LAST.commit,
+}
 
 _INSERT = re.compile(r"^ *-- insert (\w+)\n", re.MULTILINE)
 

@@ -23,7 +23,7 @@ from fuseboard.reporting import seals
 from fuseboard.reporting.seals import Seals
 from tests.agents.gateways import FakeGateway, gateway_running
 from tests.agents.shop import Shop, client_of, order
-from tests.contract.compat.release import need_history, python_path, unpack
+from tests.contract.compat.release import python_path, source
 from tests.waiting import eventually
 
 RECORD, SECOND = (keys.idempotency("production", "acme", "POST", "/orders", f"order-{n}") for n in (1, 2))
@@ -309,8 +309,7 @@ asyncio.run(main())
 async def test_a_pod_of_an_earlier_version_beside_a_new_one_repeats_nothing_wrong(
     limits: redis.Redis, redis_url: str, gateway: FakeGateway, tmp_path: Path
 ) -> None:
-    need_history(BEFORE)
-    old, shop = unpack(tmp_path / "old", BEFORE), Shop()
+    old, shop = source(BEFORE), Shop()
 
     async def earlier(key: str) -> str:
         environment = os.environ | {"PYTHONPATH": python_path(old / "agents")}

@@ -26,7 +26,7 @@ TIMES = 4
 
 
 def main(folder: Path) -> int:
-    before = last_release(folder)
+    before = last_release()
     with formation(folder, setup=before, fresh=True) as world:
         start(world, before, limit=TIMES * CALLS * 9 // 10)
         upgrade(world, before, calls=CALLS, edits=EDITS, migrate=True)

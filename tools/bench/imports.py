@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from controlplane.embedded.valkey import Valkey
-from tests.contract.compat.release import COMMIT, VERSION, unpack
+from tests.contract.compat.release import FIRST, unpack
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROUNDS = 15
@@ -46,7 +46,7 @@ BARS = {"import_cpu": 0.6, "import_memory": 0.65, "start_cpu": 0.6, "start_memor
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            older = unpack(Path(folder)) / "agents"
+            older = unpack(Path(folder), FIRST.commit) / "agents"
         except subprocess.CalledProcessError:
             for name, bar in BARS.items():
                 sys.stdout.write(f"RATIO {name} skipped: this checkout has no history (bar <= {bar:g})\n")
@@ -64,7 +64,7 @@ def main() -> int:
             costs = _measure(trees, server.url)
         finally:
             server.stop()
-    sys.stdout.write(f"older: version {VERSION}, commit {COMMIT[:7]}\n")
+    sys.stdout.write(f"older: version {FIRST.version}, commit {FIRST.commit[:7]}\n")
     missed = []
     for name, bar in BARS.items():
         older_cost, cost = (statistics.median(costs[tree, name]) for tree in trees)

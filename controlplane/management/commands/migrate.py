@@ -3,7 +3,7 @@
 import re
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.exceptions import NodeNotFoundError
 from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
@@ -23,7 +24,7 @@ from psycopg.errors import (
 
 from controlplane.database_url import TIMEOUTS, as_options
 from controlplane.postgres import PAST_POOLER, session_lock
-from controlplane.upgrades.plan import NoSuchMigration, Plan, plan_of
+from controlplane.upgrades.plan import NoSuchMigration, Plan, applied_migrations, plan_of
 from controlplane.upgrades.required_stops import first_skipped
 
 #: Statements that wait for a lock make all later ones of that table wait behind them.
@@ -128,13 +129,11 @@ class Command(Migrate):
             plan = self._retried(alias, "the plan", options, planned)
         except NoSuchMigration as error:
             raise CommandError(str(error)) from error
-        stop = first_skipped(plan.applied) if plan.applied and not plan.backwards else None
-        if stop and not options["fake"]:
-            raise CommandError(
-                f"This database has not been at release {stop.release}, which no upgrade can leave out."
-                f" Nothing was changed. Install release {stop.release}, run its migrate, start its processes,"
-                " and then upgrade to this release."
-            )
+        except NodeNotFoundError:
+            _refuse_to_skip(applied_migrations(connections[alias]))
+            raise
+        if plan.applied and not plan.backwards and not options["fake"]:
+            _refuse_to_skip(plan.applied)
         if options["check_only"] or (options["verbosity"] and plan.applied):
             self._print(plan)
 
@@ -252,6 +251,16 @@ def _refusals_explained() -> Iterator[None]:
             f"Postgres refuses: {_problem(cause)}. Migrations until here are stored. Run migrate on the"
             " primary, as the role that owns the tables and may CREATE in the schema."
         ) from error
+
+
+def _refuse_to_skip(applied: Container[tuple[str, str]]) -> None:
+    """Raises ``CommandError`` if a database with these migrations lacks a required release."""
+    if stop := first_skipped(applied):
+        raise CommandError(
+            f"This database has not been at release {stop.release}, which no upgrade can leave out."
+            f" Nothing was changed. Install release {stop.release}, run its migrate, start its processes,"
+            " and then upgrade to this release."
+        )
 
 
 def _which(connection: BaseDatabaseWrapper) -> tuple[Any, ...]:

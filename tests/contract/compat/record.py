@@ -14,7 +14,7 @@ from typing import Any
 from tests.contract.compat import agent_side
 from tests.contract.compat.compare import RECORD
 from tests.contract.compat.processes import serving
-from tests.contract.compat.release import COMMIT, ROOT, python_path, unpack
+from tests.contract.compat.release import FIRST, ROOT, python_path, unpack
 from tests.contract.compat.text import pretty
 
 _MODULE = "tests.contract.compat.record"
@@ -104,4 +104,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in _PARTS:
         record_here(sys.argv[1], Path(sys.argv[2]))
     else:
-        take(sys.argv[1] if len(sys.argv) > 1 else COMMIT)
+        take(sys.argv[1] if len(sys.argv) > 1 else FIRST.commit)

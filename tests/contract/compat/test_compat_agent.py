@@ -41,12 +41,11 @@ NEW = ("accounts", "budgets", "models")
 
 
 @pytest.mark.parametrize("names", [("policy.budgets", "tenant.budgets"), ("policy.models", "tenant.1")])
-@pytest.mark.parametrize("commit", [release.COMMIT, "239105b8"])
+@pytest.mark.parametrize("commit", [release.FIRST.commit, "239105b8"])
 def test_agents_before_budgets_and_models_accept_a_policy_with_them_and_ignore_them(
-    tmp_path: Path, commit: str, names: tuple[str, str]
+    commit: str, names: tuple[str, str]
 ) -> None:
-    release.need_history(commit)
-    source = release.unpack(tmp_path, commit)
+    source = release.source(commit)
     golden = Path(__file__).parents[1] / "golden"
     documents = [(golden / f"{name}.json").read_text().strip() for name in names]
     read = subprocess.run(

@@ -24,7 +24,7 @@ from tests.contract.compat.served import ControlPlane
 from tests.controlplane.web_process import database_url
 from tests.waiting import wait_until
 
-#: A test builds a wheel, starts up to five processes of three versions, and waits a minute for each at most.
+#: A test starts up to six processes of four versions, and waits a minute for each at most.
 pytestmark = pytest.mark.timeout(400)
 
 REASON = "to see both versions at work"
@@ -65,11 +65,7 @@ print(said("create_agent_token", "pods"))
 """
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source of version 0.1.0."""
-    release.need_history()
-    return release.unpack(tmp_path_factory.mktemp("release") / "source")
+releases = pytest.mark.parametrize("earlier", release.SUPPORTED, ids=str)
 
 
 #: This configuration is for agents that count money. The requests and calls of these pods state none.
@@ -182,36 +178,36 @@ def restricted_url(limits: redis.Redis, redis_url: str) -> Iterator[str]:
     limits.execute_command("ACL", "DELUSER", name)
 
 
-def test_the_agent_of_version_0_1_0_works_with_this_control_plane(
-    source: Path, plane: ControlPlane, restricted_url: str, tmp_path: Path
+@releases
+def test_the_agent_of_an_earlier_release_works_with_this_control_plane(
+    earlier: release.Release, plane: ControlPlane, restricted_url: str, tmp_path: Path
 ) -> None:
-    agent = release.install_wheel(source, tmp_path)
-    with pod_running(agent, plane, restricted_url, tmp_path) as pod:
-        they_work_together(plane, pod, override="hold")
+    with pod_running(release.installed(earlier.commit), plane, restricted_url, tmp_path) as pod:
+        they_work_together(plane, pod, override="hold" if earlier == release.FIRST else "override")
 
 
-def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
-    source: Path, empty_database: str, limits: redis.Redis, redis_url: str, tmp_path: Path
+@releases
+def test_this_agent_works_with_the_control_plane_of_an_earlier_release(
+    earlier: release.Release, empty_database: str, limits: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     agent = release.ROOT / "agents"
     with (
-        control_plane_of(source, empty_database, tmp_path) as plane,
+        control_plane_of(release.source(earlier.commit), empty_database, tmp_path) as plane,
         pod_running(agent, plane, redis_url, tmp_path) as pod,
     ):
         they_work_together(plane, pod, override="override")
 
 
-def test_pods_of_three_versions_share_counters(
-    source: Path, plane: ControlPlane, restricted_url: str, tmp_path: Path
+def test_pods_of_four_versions_share_counters(
+    plane: ControlPlane, restricted_url: str, tmp_path: Path
 ) -> None:
     """Together they spend a limit exactly. After another algorithm or window, never more than it."""
-    release.need_history(EARLIER)
     plane.apply(CONFIGURATION.encode())
-    version_0_1_0 = release.install_wheel(source, tmp_path / "built")
-    earlier = release.unpack(tmp_path / "earlier", EARLIER) / "agents"
+    released = [release.installed(earlier.commit) for earlier in release.SUPPORTED]
+    between = release.source(EARLIER) / "agents"
     with ExitStack() as stack:
         pods = []
-        for number, agent in enumerate((version_0_1_0, earlier, release.ROOT / "agents")):
+        for number, agent in enumerate((*released, between, release.ROOT / "agents")):
             folder = tmp_path / f"pod-{number}"
             folder.mkdir()
             pods.append(stack.enter_context(pod_running(agent, plane, restricted_url, folder)))
@@ -230,13 +226,12 @@ def test_pods_of_three_versions_share_counters(
                 assert spent >= SHARED_LIMIT - unsure, (rules, first, rest)
 
 
-@pytest.mark.parametrize("commit", [release.COMMIT, EARLIER])
+@pytest.mark.parametrize("commit", [release.FIRST.commit, EARLIER])
 def test_older_pods_decide_as_before_under_accounts_and_budgets_and_are_named(
     plane: ControlPlane, restricted_url: str, tmp_path: Path, commit: str
 ) -> None:
     """Case L8: a budget of 50,000 USD a month is accepted while pods of version 0.1.0 are in the fleet."""
-    release.need_history(commit)
-    agent = release.unpack(tmp_path / "older", commit) / "agents"
+    agent = release.source(commit) / "agents"
     plane.apply((CONFIGURATION + WITH_BUDGETS).encode())
     folder = tmp_path / "new"
     folder.mkdir()

@@ -14,6 +14,7 @@ from django.db.migrations.state import ProjectState
 from controlplane.upgrades import operations, plan, required_stops
 from controlplane.upgrades.operations import AddIndexConcurrently, Long
 from controlplane.upgrades.required_stops import RequiredStop
+from tests.squashed import earlier_files, squashed_files
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +28,8 @@ def run(*arguments: str, **options: Any) -> str:
 @pytest.fixture
 def earlier() -> Iterator[None]:
     """A database without the last two migrations of the audit, whose table has 1,000,000 entries."""
-    call_command("migrate", "audit", "0006", verbosity=0)
+    with earlier_files():
+        call_command("migrate", "audit", "0006", verbosity=0)
     with connection.cursor() as cursor:
         cursor.execute("SELECT reltuples FROM pg_class WHERE relname = 'audit_entry'")
         counted = cursor.fetchone()
@@ -84,7 +86,10 @@ def test_what_a_later_migration_has_removed_can_be_in_a_plan_to_undo() -> None:
 
 
 def test_an_index_that_is_removed_reads_no_table() -> None:
-    assert run("audit", "0007", "--check-only").splitlines() == [
+    with earlier_files():
+        lines = run("audit", "0007", "--check-only").splitlines()
+    # The first one names the squashed migrations, as with the release before them.
+    assert lines[1:] == [
         "Migrations to undo: 1",
         "  audit.0008_find_cleared_counters: less than 1 s, reads no table, locks out no reader or writer",
     ]
@@ -126,7 +131,7 @@ def test_a_required_release_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) 
             run(*options)
     assert not ran
     # Undoing migrations of this release leaves out no release, and neither does noting them.
-    run("audit", "0006", "--check-only")
+    run("audit", "zero", "--check-only")
     run("--fake")
     assert ran
     # An empty database has left out nothing.
@@ -224,3 +229,48 @@ def test_a_concurrent_index_that_was_interrupted_is_built_again(monkeypatch: pyt
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TABLE audit_walk")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            "0004",
+            r"audit\.0004_move_heads_once is a part of audit\.0001_squashed_\w+, which is applied and undone",
+        ),
+        ("0001", "or several, begin with '0001'"),
+    ],
+)
+def test_a_part_of_a_squashed_migration_is_no_target(asked: str, said: str) -> None:
+    for option in ((), ("--check-only",)):
+        with pytest.raises(CommandError, match=said):
+            run("audit", asked, *option)
+
+
+@pytest.mark.usefixtures("earlier")
+def test_a_squashed_migration_is_a_target_also_for_a_database_that_lacks_a_part_of_it() -> None:
+    assert "Migrations to apply: 2" in run("audit", "0001_squashed", "--check-only")
+
+
+@pytest.mark.parametrize("app", ["audit", "policies"])
+def test_a_database_from_before_a_required_release_is_refused_when_earlier_files_are_gone(
+    monkeypatch: pytest.MonkeyPatch, app: str
+) -> None:
+    """Others depend on ``policies``, so no plan can be made without its files. On ``audit``, none does."""
+    squashed = next(
+        node for node in plan.applied_migrations(connection) if node[0] == app and "squashed" in node[1]
+    )
+    stops = (RequiredStop("0.2.0", squashed),)
+    monkeypatch.setattr(required_stops, "REQUIRED_STOPS", stops)
+    with squashed_files():
+        assert "nothing to do" in run("--check-only")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT max(id) FROM django_migrations WHERE app = %s AND name <> %s", squashed)
+            cursor.execute("UPDATE django_migrations SET app = 'lacking' WHERE id = %s", cursor.fetchone())
+        try:
+            for options in ((), ("--check-only",)):
+                with pytest.raises(CommandError, match=r"not been at release 0\.2\.0"):
+                    run(*options)
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("UPDATE django_migrations SET app = %s WHERE app = 'lacking'", [app])

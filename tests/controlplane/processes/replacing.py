@@ -47,9 +47,8 @@ class Release:
         return {"PYTHONPATH": release.python_path(self.root, self.root / "agents")}
 
 
-def last_release(folder: Path) -> Release:
-    release.need_history()
-    return Release(release.VERSION, release.unpack(folder / release.VERSION))
+def last_release() -> Release:
+    return Release(release.LAST.version, release.source(release.LAST.commit))
 
 
 def this_release() -> Release:

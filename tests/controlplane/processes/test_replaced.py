@@ -12,7 +12,7 @@ from tests.controlplane.processes.replacing import formation, last_release, star
 
 @pytest.mark.timeout(600)
 def test_processes_of_the_last_release_are_replaced_and_nobody_notices(tmp_path: Path) -> None:
-    before = last_release(tmp_path)
+    before = last_release()
     with formation(tmp_path, setup=before, fresh=False) as world:
         start(world, before, limit=900)
         upgrade(world, before, calls=1_000, edits=10, migrate=False)

@@ -17,8 +17,7 @@ LINT = Path(rollback_lint.__file__)
 
 @pytest.mark.usefixtures("transactional_db")
 def test_code_of_the_last_release_reads_and_writes_every_table(tmp_path: Path) -> None:
-    release.need_history()
-    source = release.unpack(tmp_path / "source")
+    source = release.source(release.LAST.commit)
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
