@@ -19,8 +19,10 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 def django(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in a separate process with these variables only."""
+    # Not manage.py, which looks first whether every server answers.
     program = (
-        "import sys, django.core.management as m; m.execute_from_command_line(['manage.py', *sys.argv[1:]])"
+        "import sys; from controlplane.management.commands_loaded import Commands;"
+        "Commands(['manage.py', *sys.argv[1:]]).execute()"
     )
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, *arguments],
