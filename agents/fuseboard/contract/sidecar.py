@@ -192,10 +192,10 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 #: The bodies of each path: of a request, and of an answer with 200.
-OPERATIONS: dict[str, tuple[Any, Any]] = {
-    REQUESTS_PATH: (AskRequest, AllowedRequest | RefusedAnswer),
-    CALLS_PATH: (AskCall, AllowedCall | RefusedAnswer),
-    REPORTS_PATH: (Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_REPORTS)], Accepted),
-    FINISH_PATH: (Finish, Accepted),
-    GIVE_BACK_PATH: (GiveBack, Accepted),
+OPERATIONS: dict[str, tuple[Any, tuple[type[Struct], ...]]] = {
+    REQUESTS_PATH: (AskRequest, (AllowedRequest, RefusedAnswer)),
+    CALLS_PATH: (AskCall, (AllowedCall, RefusedAnswer)),
+    REPORTS_PATH: (Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_REPORTS)], (Accepted,)),
+    FINISH_PATH: (Finish, (Accepted,)),
+    GIVE_BACK_PATH: (GiveBack, (Accepted,)),
 }

@@ -14,7 +14,7 @@ from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.serving.exchange import JSON, Answer, Request
-from fuseboard.sidecar import answers
+from fuseboard.sidecar import answers, openapi
 from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import Reports
 from fuseboard.subject import NO_SUBJECT, Subject
@@ -71,6 +71,8 @@ class Sidecar:
         }
 
     def handle(self, request: Request) -> _Answering:
+        if request.path == openapi.PATH and request.method == "GET":
+            return Answer(200, msgspec.json.encode(openapi.document()))
         route = self._routes.get(request.path)
         if route is None:
             return answers.problem(404, "unknown-path", f"the sidecar answers {', '.join(self._routes)}")
