@@ -125,6 +125,28 @@ def test_an_edit_without_an_answer_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        (None, False),
+        ((502, {}, b"<html>"), False),
+        ((503, {}, {"title": "Service Unavailable", "detail": "Postgres is down."}), True),
+        ((429, {"Retry-After": "0"}, {"title": "Too Many Requests", "detail": "slow down"}), True),
+    ],
+)
+def test_an_edit_that_never_got_an_answer_may_have_been_made(
+    api: Api, capsys: pytest.CaptureFixture[str], answer: Any, known: bool
+) -> None:
+    attempts = len(ctl_client._PAUSES_S) + 1
+    api.answers = [answer] * attempts
+    assert main(TRIP) == Exit.UNREACHABLE
+    assert ("It is not known whether a change was made" not in capsys.readouterr().err) == known
+    # What only reads changes nothing.
+    api.answers = [answer] * attempts
+    assert main(["ctl", "pods"]) == Exit.UNREACHABLE
+    assert "not known" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("status", "document", "code", "says"),
     [
         (422, {"errors": [{"field": "reason", "message": "Say why."}]}, Exit.REFUSED, "reason: Say why."),

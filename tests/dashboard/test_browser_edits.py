@@ -157,10 +157,13 @@ def test_audit_says_how_many_entries_are_new_and_does_not_move(sign_in):
     assert page.locator("tbody tr").count() == rows
 
 
-def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
+def test_a_form_without_an_answer_keeps_what_was_typed_and_its_result_is_not_known(sign_in):
+    unknown = "It is not known whether your change was made: look at Changes before you submit it again."
     failures = {
-        "Fuseboard cannot be reached": lambda route: route.abort(),
-        "database failed": lambda route: route.fulfill(status=503, body="<h1>Postgres is unavailable</h1>"),
+        f"Fuseboard cannot be reached. {unknown}": lambda route: route.abort(),
+        f"Fuseboard or its database failed. {unknown}": lambda route: route.fulfill(
+            status=503, body="<h1>Postgres is unavailable</h1>"
+        ),
     }
     failing = []
 
@@ -169,15 +172,26 @@ def test_a_form_that_cannot_be_sent_keeps_what_was_typed(sign_in):
 
     page = sign_in("olga")
     page.route("**/breakers/payments-api", answer)
+    page.route("**/breakers/payments-api/preview", lambda route: route.abort())
     page.goto("/breakers/payments-api")
     choose(page, "act", "forced_open")
+    note = ".unsent:not([hidden]) >> text="
+    # It would change nothing.
+    page.wait_for_selector(f"{note}/^Fuseboard cannot be reached. Your input is kept.$/")
+    page.unroute("**/breakers/payments-api/preview")
     page.fill("#f-reason", "Typed on a train")
     choose(page, "lasts", "15")
     page.wait_for_selector("text=Force open for 15 min")
     for said, fails in failures.items():
         failing.append(fails)
         page.click("#override button[type=submit]")
-        page.wait_for_selector(f".unsent:not([hidden]) >> text={said}")
+        page.wait_for_selector(f"{note}{said}")
+        # A preview does not end what is not known.
+        with page.expect_response("**/preview"):
+            choose(page, "lasts", "60")
+        with page.expect_response("**/preview"):
+            choose(page, "lasts", "15")
+        page.wait_for_selector(f"{note}{said}")
         assert page.input_value("#f-reason") == "Typed on a train"
     assert not failing
     page.click("#override button[type=submit]")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from django.template.loader import get_template
+from django.test import RequestFactory
 
 from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
@@ -336,7 +337,14 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
 
 
 def test_the_503_page_needs_no_store():
-    assert "Postgres" in get_template("503.html").render({})
+    page = get_template("503.html")
+    assert "Postgres" in page.render({})
+    asked = RequestFactory().get("/"), RequestFactory().post("/")
+    read, sent = (page.render({"request": request}) for request in asked)
+    # Postgres can fail after it has stored the change.
+    assert "It is not known whether your change was made" in sent
+    assert "was made" not in read
+    assert "othing was changed" not in read + sent
 
 
 def test_moments_and_dotted_names_are_readable():

@@ -30,9 +30,15 @@ _DETAILS = {
     412: "The resource has changed, or If-Match is not supported here.",
     413: "The body is too large.",
     429: "Too many requests. Retry after the time in Retry-After.",
-    500: "Internal error; it has been logged. Nothing was changed.",
-    503: "Postgres is down or too slow. Nothing was changed; try again in a few seconds.",
+    500: "Internal error; it has been logged.",
+    503: "Postgres is down or too slow.",
 }
+#: It can fail after the transaction of the edit.
+_NOT_KNOWN = (
+    "It is not known whether a change was made: read it before you send the request again, or send it with"
+    " the same Idempotency-Key."
+)
+_READS = ("GET", "HEAD", "OPTIONS")
 
 
 #: pydantic's errors in our words; the others keep pydantic's.
@@ -176,7 +182,11 @@ class ProblemResponses:
         is_problem = response.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
         if response.status_code < 400 or is_problem or not request.path.startswith("/api/"):
             return response
-        answer = problem(response.status_code, getattr(response, "problem", ""))
+        detail = getattr(response, "problem", "")
+        if not detail and response.status_code in (500, 503):
+            known = "Try again in a few seconds." if request.method in _READS else _NOT_KNOWN
+            detail = f"{_DETAILS[response.status_code]} {known}"
+        answer = problem(response.status_code, detail)
         for name in _KEPT:
             if name in response.headers:
                 answer.headers[name] = response.headers[name]

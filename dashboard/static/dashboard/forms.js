@@ -4,29 +4,39 @@
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
-  // ---- a form that could not be sent says so, and keeps what was typed
+  // ---- a form without an answer says so, and keeps what was typed
+  const sends = source => !!source.matches?.("form[method=post]");
   const unsent = (source, text) => {
     const note = source.closest && $(".unsent", source.closest("form") || document);
     if (!note) return;
+    // What is not known of a change stays until the form is sent again: a preview does not end it.
+    if (note.dataset.sent && !sends(source)) return;
+    note.dataset.sent = text && sends(source) ? "sent" : "";
     note.hidden = !text;
     write($("span", note), text);
   };
   document.addEventListener("htmx:before:request", e => unsent(e.target, ""));
-  const UNREACHABLE = "Not sent: Fuseboard cannot be reached. Your input is kept.";
-  const FAILED = "Not saved: Fuseboard or its database failed. Nothing was changed. Your input is kept.";
+  const UNREACHABLE = "Fuseboard cannot be reached.";
+  const FAILED = "Fuseboard or its database failed.";
+  // It can fail after the change was stored, and the answer can be lost. A preview changes nothing.
+  const UNKNOWN = "It is not known whether your change was made: look at Changes before you submit it again.";
+  const unknown = (source, why) => {
+    const said = sends(source) ? [why, UNKNOWN] : [why];
+    unsent(source, [...said, "Your input is kept."].join(" "));
+  };
   const FORBIDDEN = "Not allowed: your role does not permit this, or this page is outdated. Reload it and try again.";
   const LOGGED_OUT = "Not sent: you are logged out. Log in on another tab, then submit again.";
   const refusal = answer => {
-    if (answer.status >= 500) return FAILED;
     if (answer.status === 403) return FORBIDDEN;
     return answer.redirected && new URL(answer.url).pathname === "/login" ? LOGGED_OUT : "";
   };
-  document.addEventListener("htmx:error", e => unsent(e.target, UNREACHABLE));
+  document.addEventListener("htmx:error", e => unknown(e.target, UNREACHABLE));
   document.addEventListener("htmx:before:response", e => {
-    const text = refusal(e.detail.ctx.response.raw);
-    if (!text) return;
+    const answer = e.detail.ctx.response.raw, text = refusal(answer);
+    if (!text && answer.status < 500) return;
     e.preventDefault();
-    unsent(e.target, text);
+    if (text) unsent(e.target, text);
+    else unknown(e.target, FAILED);
   });
 
   // ---- a form that is being sent takes no text: its answer would replace it

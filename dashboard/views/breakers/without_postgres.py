@@ -67,7 +67,8 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
         )
     except redis.RedisError as error:
         raise _refusal(
-            f"Postgres and Redis are unavailable, so nothing was changed ({error}). Force open still works."
+            f"Postgres and Redis are unavailable, so it is not known whether {name} was reset ({error}). Look"
+            " at its state. Force open still works."
         ) from error
     return f"{name} was reset through Redis only. Postgres is unavailable; it records the reset later."
 
@@ -100,7 +101,8 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
         )
     except override_in_gateways.NotHanded as refusal:
         raise _refusal(
-            f"Postgres and Redis are unavailable, so nothing was changed ({error}; {refusal})."
+            f"Postgres and Redis are unavailable, so it is not known whether {name} is forced open ({error};"
+            f" {refusal}). Look at its state before you try again."
         ) from refusal
     return (
         f"{name} is forced open until {expires_at:%H:%M:%S} UTC, in memory only: Postgres and Redis are "

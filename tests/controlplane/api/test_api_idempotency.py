@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import close_old_connections, connection, connections, transaction
+from django.db import OperationalError, close_old_connections, connection, connections, transaction
 from django.utils import timezone
+from ninja import NinjaAPI
 
 from controlplane.accounts.models import AgentToken
 from controlplane.api.http import idempotency
@@ -59,6 +60,25 @@ def test_a_repetition_gets_a_reply_that_was_made_from_a_row(call: Any) -> None:
         assert first.status_code < 300, first.content
         assert (again.status_code, again.json()) == (first.status_code, first.json())
         assert again["Idempotency-Replayed"] == "true"
+
+
+def test_an_edit_whose_answer_failed_may_have_been_made(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = NinjaAPI.create_response
+
+    def lost(*given: Any, **named: Any) -> Any:
+        """The edit is stored by now."""
+        monkeypatch.setattr(NinjaAPI, "create_response", made)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(NinjaAPI, "create_response", lost)
+    document = problem(call("admin", "PUT", QUOTA, GOOD, **KEY), 503)
+    assert document["detail"].startswith("Postgres is down or too slow. It is not known whether a change was")
+    again = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    assert (again.status_code, again["Idempotency-Replayed"]) == (200, "true")
+    # What only reads has changed nothing.
+    monkeypatch.setattr(NinjaAPI, "create_response", lost)
+    document = problem(call("admin", "GET", f"{API}/tenants/acme"), 503)
+    assert document["detail"] == "Postgres is down or too slow. Try again in a few seconds."
 
 
 OTHERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [

@@ -39,6 +39,7 @@ UPLOAD_TIMEOUT_S = 600.0
 _MAX_BYTES = 256 * 1_048_576
 #: Pauses before a request without an answer is sent again.
 _PAUSES_S = (0.2, 0.6, 1.8)
+_NOT_KNOWN = "It is not known whether a change was made: look at the page Changes before you run this again."
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -116,12 +117,15 @@ class Client:
         if method != "GET":
             sent["Idempotency-Key"] = str(uuid.uuid4())
         request = Request(url, data=content, headers=sent, method=method)  # noqa: S310 - settings check the scheme
+        unknown = False
         for pause_s in (*_PAUSES_S, None):
             try:
                 return self._once(request, timeout_s)
             except _Again as failure:
+                unknown |= method != "GET" and not failure.answered
                 if pause_s is None:
-                    raise Failed(Exit.UNREACHABLE, str(failure)) from failure
+                    said = f"{failure}\n  {_NOT_KNOWN}" if unknown else str(failure)
+                    raise Failed(Exit.UNREACHABLE, said) from failure
                 time.sleep(max(pause_s, failure.after_s))
         raise AssertionError("the last pause is None")
 
@@ -139,7 +143,7 @@ class Client:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, ssl.SSLError):
                 raise Failed(Exit.UNREACHABLE, f"{self._base} cannot be trusted: {reason}") from None
-            raise _Again(f"{self._base} does not answer: {reason}") from None
+            raise _Again(f"{self._base} does not answer: {reason}", answered=False) from None
 
 
 class _NoSuchOperation(Failed):
@@ -149,8 +153,10 @@ class _NoSuchOperation(Failed):
 class _Again(Portable, Exception):
     """No answer, or one that asks to come back later."""
 
-    def __init__(self, message: str, after_s: float = 0.0) -> None:
+    def __init__(self, message: str, after_s: float = 0.0, *, answered: bool = True) -> None:
         self.after_s = after_s
+        #: By this API, and not by a proxy, which cannot know what happened.
+        self.answered = answered
         super().__init__(message)
 
 
@@ -196,16 +202,17 @@ def _read(content: bytes, kind: type[Answer]) -> Answer:
 
 
 def _failure(error: HTTPError) -> Exception:
-    body = error.read(_MAX_BYTES)
+    body, ours = error.read(_MAX_BYTES), True
     try:
         found = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:
         found = Problem(title=f"HTTP {error.code}", detail="the answer is not from this API")
+        ours = False
     retry = error.headers.get("Retry-After", "")
     waits = error.code in (429, 502, 503, 504) or (error.code == 409 and retry)
     if waits:
         after_s = min(30.0, float(retry)) if retry.isdigit() else 0.0
-        return _Again(f"{found.title or error.code}: {found.detail}", after_s)
+        return _Again(f"{found.title or error.code}: {found.detail}", after_s, answered=ours)
     if 300 <= error.code < 400:
         detail = f"redirects to {error.headers.get('Location', '?')}: set FUSEBOARD_API_URL to that address"
         return Failed(Exit.UNREACHABLE, detail)
