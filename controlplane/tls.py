@@ -4,6 +4,7 @@ A renewed certificate needs no restart: each handshake uses the newest pair of f
 Connections that are open keep theirs.
 """
 
+import re
 import ssl
 import threading
 import time
@@ -35,6 +36,10 @@ def uvicorn_options() -> dict[str, Any]:
                 pass
         except OSError as error:
             raise ImproperlyConfigured(f"{name} names a file that cannot be read.") from error
+    try:
+        _check_key(key)
+    except OSError as error:
+        raise ImproperlyConfigured(f"FUSEBOARD_TLS_KEY_FILE: {error}.") from error
 
     def renewing(_config: Any, load: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         return renewing_context(certificate, key, load)
@@ -52,6 +57,7 @@ def renewing_context(
     """
 
     def of_files() -> ssl.SSLContext:
+        _check_key(key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context
@@ -71,6 +77,7 @@ def renewing_context(
                 if found != stamps:
                     stamps = found
                     try:
+                        _check_key(key)
                         newest = load()
                         log.info("tls.certificate_renewed", file=certificate)
                     except OSError as error:
@@ -80,6 +87,12 @@ def renewing_context(
     # OpenSSL calls it in each handshake, with or without a name of the server.
     outer.sni_callback = use_newest
     return outer
+
+
+def _check_key(file: str) -> None:
+    """Raises ``OSError``. OpenSSL would ask on the terminal for a passphrase, and block the process."""
+    if re.search(rb"^(-----BEGIN|Proc-Type:) .*ENCRYPTED", Path(file).read_bytes(), re.MULTILINE):
+        raise OSError("the key has a passphrase, so no process can read it: store it without one")
 
 
 def _stamps(files: tuple[Path, ...]) -> list[tuple[int, int, int] | None]:

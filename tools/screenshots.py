@@ -222,13 +222,19 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     """Give every list an entry: suggestions, an override, a template, a planned change, an import."""
     # The demo itself has no suggestions: they need two pods, and its models have one. It has no month that is
     # over, and no budget that is older than its calls.
+    # As in the demo, only its folder counts.
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FUSEBOARD_", "DATABASE_URL"))
+    }
     for made in ("suggestions.put_suggestions", "past_costs.make_up_costs"):
         module, _, name = made.partition(".")
         put = f"from tools.demo.{module} import {name}; {name}()"
         subprocess.run(  # noqa: S603 - our own program
             [sys.executable, "manage.py", "shell", "-v", "0", "-c", put],
             cwd=ROOT,
-            env=os.environ | ({"FUSEBOARD_DATA_DIR": given.folder} if given.folder else {}),
+            env=plain | ({"FUSEBOARD_DATA_DIR": given.folder} if given.folder else {}),
             check=True,
         )
     page = _log_in(_context(browser, given.url), given)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from time import time
 from typing import Any
@@ -27,9 +28,11 @@ def budget(name: str, amount: int, period: Period = Period.MONTH, **more: Any) -
     return Budget(name=name, amount=amount, period=period, **more)
 
 
+#: Its day does not end while the tests run.
+ZONE = "UTC" if datetime.now(UTC).hour < 12 else "America/New_York"
 RULES = replace(
     POLICY,
-    tiers=(Tier(name="free", budgets=(budget("pro-day", 2 * ONE_USD, Period.DAY),)),),
+    tiers=(Tier(name="free", budgets=(budget("pro-day", 2 * ONE_USD, Period.DAY, time_zone=ZONE),)),),
     dependencies=(
         Dependency(
             name="gpt", budgets=(budget("gpt-tokens", 1000, measure="tokens", at_100=AtSpent.WARN.value),)

@@ -92,9 +92,13 @@ class World:
         await eventually(lambda: self.agent.mode is Mode.SHARED)
         for model in self.clients:
             await self.call(model, "stream", words=100)
-        while len(self.known()) < len(BUDGETS):  # a busy machine: a call was decided alone
+        for _ in range(100):
+            if len(self.known()) == len(BUDGETS):
+                return
+            # A busy machine: a call was decided alone.
             for model in self.clients:
                 await self.call(model, "whole")
+        raise AssertionError(f"the pod knows {sorted(self.known())} after {self.story[-20:]}")
 
     async def stop(self) -> None:
         await eventually(lambda: held(self.agent, "gpt") + held(self.agent, "claude") == 0)

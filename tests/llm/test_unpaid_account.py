@@ -159,4 +159,13 @@ async def test_a_wrong_key_stops_its_pod_alone(limits: redis.Redis, redis_url: s
         assert await pods[0].refused(GPT) is not None
         assert [await one.refused(GPT) for one in pods[1:]] == [None, None]
         assert [await one.refused(MINI) for one in pods] == [None] * 3
+        # The stop of another account comes by the same channel, and none of this one came before it.
+        for one in pods[:2]:
+            vendor.will(status=400, error=NO_CREDIT)
+            with pytest.raises(anthropic.BadRequestError):
+                await one.ask(CLAUDE)
+        for one in pods:
+            await eventually(lambda one=one: one.refused(CLAUDE))
+        assert [await one.refused(GPT) for one in pods[1:]] == [None, None]
+        assert [await one.refused(MINI) for one in pods] == [None] * 3
         assert not limits.exists(STOP)

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import psycopg
 import pytest
 import redis
 import trustme
+from cryptography.hazmat.primitives import serialization
 from django.core.exceptions import ImproperlyConfigured
 
 import fuseboard
+from controlplane import tls
 from controlplane.fleet.status_client import StatusClient
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.redis.clients import connect
@@ -441,3 +443,46 @@ def test_a_certificate_without_its_key_is_reported(papers: Papers, monkeypatch: 
     monkeypatch.setenv("FUSEBOARD_TLS_KEY_FILE", "/nowhere/key.pem")
     with pytest.raises(ImproperlyConfigured, match="FUSEBOARD_TLS_KEY_FILE names"):
         uvicorn_options()
+
+
+@pytest.mark.parametrize(
+    "form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL]
+)
+def test_a_key_with_a_passphrase_is_reported_and_asks_nobody(
+    papers: Papers,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    form: serialization.PrivateFormat,
+) -> None:
+    """OpenSSL would ask on the terminal, and block the process: also a gateway whose key is renewed."""
+    plain = Path(papers.key).read_bytes()
+    key = serialization.load_pem_private_key(plain, None)
+    hidden = key.private_bytes(
+        serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"passphrase")
+    )
+    file = tmp_path / "key.pem"
+    file.write_bytes(hidden)
+    monkeypatch.setenv("FUSEBOARD_TLS_CERT_FILE", papers.cert)
+    monkeypatch.setenv("FUSEBOARD_TLS_KEY_FILE", str(file))
+    with pytest.raises(ImproperlyConfigured, match="has a passphrase"):
+        tls.uvicorn_options()
+    with pytest.raises(OSError, match="has a passphrase"):
+        tls.renewing_context(papers.cert, str(file))
+    monkeypatch.setattr(tls, "LOOK_S", 0.0)
+    file.write_bytes(plain)
+    assert tls.uvicorn_options()
+    context = tls.renewing_context(papers.cert, str(file))
+    file.write_bytes(hidden)
+    _shake_hands(context, papers.ca)
+    assert "tls.certificate_not_renewed" in caplog.text
+
+
+def _shake_hands(context: ssl.SSLContext, ca: str) -> None:
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = ssl.create_default_context(cafile=ca).wrap_bio(to_client, to_server, server_hostname="localhost")
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert client.getpeercert()
