@@ -178,27 +178,10 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers or a shared decision fails, or passes by chance. Tests of the deadline use other values.
     """
     # Here, not above: Django must be ready first.
-    import msgspec
-
-    from fuseboard.configuration.checked_config import CheckedConfig
     from fuseboard.configuration.current_configuration import Configuration
-    from fuseboard.contract.policy import Tuning
-    from tests.agents.servers import DEADLINE_US
+    from tests.patient_pods import patiently
 
-    apply = Configuration.apply
-
-    def patiently(self: Configuration, offer: CheckedConfig) -> bool:
-        if offer.policy is not None and offer.policy.tuning.store_deadline_us in {
-            Tuning().store_deadline_us,
-            DEADLINE_US,
-        }:
-            tuning = msgspec.structs.replace(offer.policy.tuning, store_deadline_us=1_000_000)
-            offer = msgspec.structs.replace(
-                offer, policy=msgspec.structs.replace(offer.policy, tuning=tuning)
-            )
-        return apply(self, offer)
-
-    monkeypatch.setattr(Configuration, "apply", patiently)
+    monkeypatch.setattr(Configuration, "apply", patiently(Configuration.apply))
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,12 @@ has left.
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 from tools.demo.model_formats import ANSWERS, SORRY, Answer, Charged, Scenario, input_of
 
@@ -28,6 +29,13 @@ class Vendor:
         self.answers.set()
         self.url = ""
 
+    def next_scenario(self, path: str) -> Scenario:
+        """For a request to this path."""
+        return self.script.popleft() if self.script else self.usual
+
+    def ended(self, scenario: Scenario) -> None:
+        """The answer has been sent, or the client has left."""
+
     def will(self, times: int = 1, **scenario: Any) -> None:
         self.script += [Scenario(**scenario) for _ in range(times)]
 
@@ -36,16 +44,27 @@ class Vendor:
         return len(self.bill)
 
 
+Some = TypeVar("Some", bound=Vendor)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     vendor: Vendor
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
-        scenario = self.vendor.script.popleft() if self.vendor.script else self.vendor.usual
+        scenario = self.vendor.next_scenario(self.path)
         charged = Charged(body=body, headers=dict(self.headers.items()), path=self.path)
         self.vendor.bill.append(charged)
         self.vendor.answers.wait(60)
+        try:
+            time.sleep(scenario.takes_s)
+            self._answer(scenario, charged)
+        finally:
+            self.vendor.ended(scenario)
+
+    def _answer(self, scenario: Scenario, charged: Charged) -> None:
+        body = charged.body
         if scenario.status >= 300:
             self._send(scenario, {"type": "error", "error": scenario.error or {"message": "no"}})
             return
@@ -125,7 +144,12 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving() -> Iterator[Vendor]:
-    vendor = Vendor()
+    with served(Vendor()) as vendor:
+        yield vendor
+
+
+@contextmanager
+def served(vendor: Some) -> Iterator[Some]:
     handler = type("Handler", (_Handler,), {"vendor": vendor})
     server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -27,6 +27,8 @@ class Scenario:
     cuts: bool = False
     #: After so many words, a stream waits until ``Vendor.held`` is set.
     holds_after: int | None = None
+    #: The time until the first byte of the answer.
+    takes_s: float = 0.0
     #: The end of a line of a stream, and whether it has comments and events that no client knows.
     newline: str = "\n"
     noise: bool = False

@@ -23,6 +23,7 @@ from tools.experiments.slow_redis import slow_redis
 from tools.experiments.small_parts import small_parts
 from tools.experiments.storm_processes import storm_of_processes
 from tools.experiments.token_reserve import token_reserve
+from tools.experiments.vendor_processes import vendors_as_processes
 
 SIMULATED: dict[str, Experiment] = {
     "T1": adaptive_queue,
@@ -55,6 +56,7 @@ REAL: dict[str, Experiment] = {
     "T18": small_parts,
     "T25": storm_of_processes,
     "T26": overload_in_real_time,
+    "T32": vendors_as_processes,
 }
 EVERY: dict[str, Experiment] = dict(
     sorted((SIMULATED | LONG | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))

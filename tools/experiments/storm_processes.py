@@ -4,10 +4,7 @@ The control plane is a gateway on a socket. It computes the caps of retries from
 product's own function.
 """
 
-import json
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,15 +19,13 @@ from fuseboard.contract.sync import SyncRequest, SyncResponse
 from tests.agents.gateways import FakeGateway, gateway_running
 from tests.agents.retry_storm import LOAD_FACTOR, worst_window
 from tools.experiments.chart import Chart
+from tools.experiments.child import Child
 from tools.experiments.result import Result
 from tools.experiments.storm_pod import NAME
 
 PROCESSES = 20
-PROJECT = Path(__file__).resolve().parents[2]
 #: Retries per second of the whole fleet that may come besides without the control plane.
 MORE_PER_S = 10.0
-#: Until every process says that it is ready, on a machine where each takes a second of CPU to start.
-READY_S = 120.0
 #: A pod's first calls per second are counted over so long.
 WINDOW_S = 2.0
 #: Windows of so many calls and more are judged.
@@ -140,60 +135,27 @@ def storm(per_s: float, *, up_s: float, down_s: float, mode: str = "capped") -> 
         if mode == "capped":
             url = stack.enter_context(gateway_running(gateway)).url
         pods = [
-            _start(stack, folder, vendor.port, per_s, up_s + down_s, seed, url) for seed in range(PROCESSES)
+            _pod(stack, folder, vendor.port, per_s, up_s + down_s, seed, url) for seed in range(PROCESSES)
         ]
         for pod in pods:
-            _wait_until_ready(pod)
+            pod.line()
         for pod in pods:
-            assert pod.stdin is not None
-            pod.stdin.write("go\n")
-            pod.stdin.flush()
+            pod.say("go")
         time.sleep(up_s)
         down = vendor.go_down()
         attempts: list[tuple[float, bool]] = []
         for pod in pods:
-            out, _ = pod.communicate(timeout=down_s + READY_S)
-            if pod.returncode:
-                raise RuntimeError(f"a pod ended with {pod.returncode}")
-            attempts += [(at, first) for at, first in json.loads(out) if at >= down]
+            attempts += [(at, first) for at, first in pod.found(down_s) if at >= down]
     return Found(sorted(attempts), gateway.most)
 
 
-def _start(
+def _pod(
     stack: ExitStack, folder: str, port: int, per_s: float, seconds: float, seed: int, url: str
-) -> subprocess.Popen[str]:
+) -> Child:
     home = Path(folder) / str(seed)
     home.mkdir()
     arguments = [str(home), str(port), str(per_s), str(seconds), str(seed), *([url] if url else [])]
-    pod = subprocess.Popen(
-        [sys.executable, "-m", "tools.experiments.storm_pod", *arguments],
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    stack.callback(_end, pod)
-    return pod
-
-
-def _end(pod: subprocess.Popen[str]) -> None:
-    if pod.poll() is None:
-        pod.kill()
-    for pipe in (pod.stdin, pod.stdout):
-        if pipe is not None and not pipe.closed:
-            pipe.close()
-    pod.wait()
-
-
-def _wait_until_ready(pod: subprocess.Popen[str]) -> None:
-    assert pod.stdout is not None
-    # A process that ends before closes its end: no wait is without end but that of one that hangs.
-    guard = threading.Timer(READY_S, pod.kill)
-    guard.start()
-    line = pod.stdout.readline()
-    guard.cancel()
-    if line != "ready\n":
-        raise RuntimeError(f"a pod did not become ready: {line!r}")
+    return Child(stack, "tools.experiments.storm_pod", *arguments)
 
 
 def storm_of_processes() -> Result:

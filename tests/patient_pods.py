@@ -1,0 +1,28 @@
+"""Agents that wait for Redis as long as a busy machine needs: for tests that are not about deadlines."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.contract.policy import Tuning
+from tests.agents.servers import DEADLINE_US
+
+PATIENCE_US = 1_000_000
+Apply = Callable[[Configuration, CheckedConfig], bool]
+
+
+def patiently(apply: Apply) -> Apply:
+    """``Configuration.apply``, with a deadline of 1 s in place of the usual ones."""
+
+    def applied(self: Configuration, offer: CheckedConfig) -> bool:
+        if offer.policy is not None and offer.policy.tuning.store_deadline_us in {
+            Tuning().store_deadline_us,
+            DEADLINE_US,
+        }:
+            tuning = replace(offer.policy.tuning, store_deadline_us=PATIENCE_US)
+            offer = replace(offer, policy=replace(offer.policy, tuning=tuning))
+        return apply(self, offer)
+
+    return applied
