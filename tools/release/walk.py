@@ -43,7 +43,8 @@ async def main():
     async with fuseboard.from_env() as agent:
         for _ in range(600):
             decision = await agent.admit_request("acme")
-            print(decision.allowed, decision.mode, decision.revision)
+            limits = [limit.name for limit in decision.limits]
+            print(decision.allowed, decision.mode, decision.revision, *limits)
             if not decision.allowed:
                 return
             await asyncio.sleep(0.1)
@@ -212,6 +213,15 @@ def _exports(page: str) -> str:
     return html.unescape(found[1]) + "\n"
 
 
+def let_through(said: str, revision: str) -> int:
+    """The requests that the limit of ``QUOTAS`` has counted.
+
+    Until a pod has this revision, nothing limits it. For a moment it can also decide alone. It lets a request
+    pass uncounted when Redis answers too late, and counts other limits until it knows the tenant.
+    """
+    return len(re.findall(rf"^True shared {revision}(?: \S+)* orders(?: \S+)*$", said, re.MULTILINE))
+
+
 def _first_calls(
     stranger: Stranger, browser: Browser, environment: str, api_token: str, say: Callable[[str], None]
 ) -> None:
@@ -233,8 +243,7 @@ def _first_calls(
     _expect(revision is not None, f"a revision, not {said!r}")
     (pod / "requests.py").write_text(REQUESTS)
     said = stranger.run("pod", f"{environment}python requests.py")
-    # Until a pod has this revision, nothing limits it. For a moment it can also decide alone.
-    allowed = said.count(f"True shared {revision[1]}\n") if revision else 0
+    allowed = let_through(said, revision[1]) if revision else 0
     _expect(allowed <= 2 and "False" in said, f"at most two requests and a refusal, not {said!r}")
     pods = stranger.run("pod", f"{environment}{api}fuseboard ctl pods")
     say("a pod with the agent alone made three guarded calls; its limit of 2 refused the third request")
