@@ -9,8 +9,8 @@ from fuseboard.contract.scripts import CLOCK, Script
 from tests.agents.scripts import VIRTUAL_CLOCK
 from tests.contract.compat.release import FIRST, LAST, ROOT, need_history
 
-#: Version 0.1.0, and the last commit whose scripts cannot read what another algorithm has counted. Each of their
-#: calls occupies one slot, and a pause that one of their pods reports needs no second witness.
+#: Version 0.1.0, and the last commit whose scripts cannot read what another algorithm has counted. Each of
+#: their calls occupies one slot, and a pause that one of their pods reports needs no second witness.
 OLD_COMMITS = {f"v{FIRST}": FIRST.commit, "before 0.2": "239105b8ed6740466b6e62067c335968fd9f19e7"}
 #: Those, and the last release, whose scripts do what the present ones do.
 EARLIER_COMMITS = {**OLD_COMMITS, f"v{LAST}": LAST.commit}
