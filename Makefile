@@ -37,11 +37,13 @@ WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(
 # Files are shared out to so many processes, each with its own servers: one more than cores, because tests wait
 # for servers. A file that takes long comes first.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
-TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
+TOGETHER = --dist loadfile --no-loadscope-reorder --durations=40
+# One more for the agent's, most of which wait for timers.
+AGENT_JOBS = $(if $(filter file,$(origin JOBS)),$(shell expr $(JOBS) + 1),$(JOBS))
 
 test: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## all tests but the slow ones and most mutants: the agent's without Django first, then the others; JOBS=1 one at a time
-	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
-	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
+	@$(AGENT_PY) -m pytest -n $(AGENT_JOBS) $(TOGETHER) $(WITHOUT_DJANGO)
+	@$(PY) -m pytest -n $(JOBS) $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
 test-full: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract $(WITH_MORE:%=--ignore=%)
@@ -51,7 +53,7 @@ test-full: environment agent-environment engine-environments chromium curl nginx
 	@$(PY) -m pytest -m ""
 
 mutants: agent-environment ## every mutant of the agent: code with one bug, which a test must notice
-	@$(AGENT_PY) -m pytest $(TOGETHER) -m mutants tests/agents $(WITH_MORE:%=--ignore=%)
+	@$(AGENT_PY) -m pytest -n $(JOBS) $(TOGETHER) -m mutants tests/agents $(WITH_MORE:%=--ignore=%)
 
 screenshots: environment chromium ## pictures of every page of a demo of its own; PASSWORD=... URL=... takes a running one
 	@$(PY) tools/screenshots.py $(if $(README),--readme) $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))

@@ -29,16 +29,28 @@ MANY_PROCESSES = (
 )
 #: These simulate with one busy processor and share nothing: each test goes to the next free worker.
 EACH_ALONE = ("tests/experiments/test_experiments",)
-#: These wait for Chromium and a web process. One worker at a time runs them while there are others: three
-#: workers that all wait leave a core idle, and each of them would start its own web process.
-IN_A_BROWSER = ("tests/dashboard/test_browser",)
+#: These wait for Chromium and a web process. Three workers that all wait leave a core idle, and each of them
+#: would start its own web process.
+IN_A_BROWSER = "tests/dashboard/test_browser"
+#: These compute, and most other tests of the agent wait for timers.
+MODELS = "tests/agents/models/"
+#: One worker at a time runs files of a kind, while there are others.
+_ONE_AT_A_TIME = (IN_A_BROWSER, MODELS)
 #: What takes longest comes first, so that the workers end together.
 _FIRST = (
     *MANY_PROCESSES,
     *EACH_ALONE,
-    *IN_A_BROWSER,
+    IN_A_BROWSER,
+    MODELS,
     "tests/controlplane/api/test_api_schema",
     "tests/controlplane/accounts/test_permission_matrix",
+    "tests/dashboard/test_every_form",
+    "tests/dashboard/test_palette_commands",
+    "tests/llm/test_budgets_without_redis",
+    "tests/llm/test_fleets_that_spend",
+    "tests/repo/test_health_checks",
+    "tests/repo/test_installed_server",
+    "tests/repo/test_wheel",
 )
 
 
@@ -61,15 +73,15 @@ class ByFile(LoadFileScheduling):
         return "many processes" if nodeid.startswith(MANY_PROCESSES) else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if self._another_uses_a_browser(node):
-            later = (scope for scope in self.workqueue if not scope.startswith(IN_A_BROWSER))
-            if (scope := next(later, None)) is not None:
-                self.workqueue.move_to_end(scope, last=False)
+        taken = tuple(kind for kind in _ONE_AT_A_TIME if self._another_runs(kind, node))
+        others = (scope for scope in self.workqueue if not scope.startswith(taken))
+        if (scope := next(others, None)) is not None:
+            self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
-    def _another_uses_a_browser(self, node: WorkerController) -> bool:
+    def _another_runs(self, kind: str, node: WorkerController) -> bool:
         return any(
-            scope.startswith(IN_A_BROWSER) and not all(tests.values())
+            scope.startswith(kind) and not all(tests.values())
             for other, given in self.assigned_work.items()
             if other is not node
             for scope, tests in given.items()

@@ -64,12 +64,13 @@ def test_each_test_runs_once(workers: int) -> None:
     assert sorted(test for turn in run(workers, TESTS) for test in turn) == sorted(TESTS)
 
 
+@pytest.mark.parametrize("kind", ["tests/dashboard/test_browser", "tests/agents/models/test"])
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_one_worker_at_a_time_uses_a_browser_while_there_are_other_files(workers: int) -> None:
+def test_one_worker_at_a_time_runs_files_of_a_kind_while_there_are_others(workers: int, kind: str) -> None:
     plain = [f"tests/controlplane/series/test_{number}.py::test_a" for number in range(40)]
-    browser = [f"tests/dashboard/test_browser_{number}.py::test_a" for number in range(8)]
-    turns = run(workers, [*browser, *plain, *TESTS])
-    assert max(sum("test_browser" in test for test in turn) for turn in turns) == 1
+    of_kind = [f"{kind}_{number}.py::test_a" for number in range(8)]
+    turns = run(workers, [*of_kind, *plain, *TESTS])
+    assert max(sum(test.startswith(kind) for test in turn) for turn in turns) == 1
 
 
 def test_files_with_a_browser_are_shared_out_when_nothing_else_is_left() -> None:
