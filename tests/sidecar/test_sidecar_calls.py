@@ -1,20 +1,25 @@
 """Calls and requests of an application that asks the sidecar: what it gets, and what the agent counts."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from fuseboard import Agent, AgentSettings, Mode, Refused
 from fuseboard.contract.policy import Dependency, Limit, Policy, Tier
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
 from fuseboard.contract.sidecar import CallError
 from fuseboard.contract.words import Algorithm, CallTier, Outcome, WhenFull
 from fuseboard.sidecar import permits
+from fuseboard.sidecar.app import Options, running
 from fuseboard.sidecar.permits import Kept
+from tests.agents.alone import settings_with
 from tests.agents.servers import BREAKER, PATIENT, POLICY
 from tests.sidecar.conftest import Beside, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 VENDOR = Limit(name="calls", limit=2, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 TOKENS = Limit(
@@ -266,6 +271,56 @@ class TestRequests:
             assert (await client.request(None, subject={"ip": "203.0.113.7"}))["allowed"] is True
             answer = await client.http.post("/v1/requests", json={})
             assert (answer.status_code, answer.json()["type"]) == (400, "urn:fuseboard:sidecar:invalid")
+
+
+async def test_a_refusal_names_the_trace_of_its_own_request(beside: Beside) -> None:
+    async with beside(policy(msgspec.structs.replace(VENDOR, limit=1))) as client:
+        await client.call()
+        traces = [f"{number:032x}" for number in range(1, 9)]
+
+        async def refused_in(trace: str) -> Any:
+            headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"} if trace else {}
+            return await client.post("/v1/calls", {"dependency": "payments"}, headers=headers)
+
+        answers = await asyncio.gather(*(refused_in(trace) for trace in (*traces, "")))
+        assert [answer["problem"].get("trace_id", "") for answer in answers] == [*traces, ""]
+        # Nor has the next request on one of these connections.
+        assert "trace_id" not in (await client.call())["problem"]
+
+
+async def test_a_sidecar_and_a_pod_in_python_share_a_limit(
+    beside: Beside, redis_url: str, tmp_path: Path
+) -> None:
+    async with beside(policy(msgspec.structs.replace(VENDOR, limit=10))) as client:
+        settings = AgentSettings(redis_url=redis_url, server="shop-2", state_dir=tmp_path / "second")
+        async with Agent(settings=settings) as pod:
+            await eventually(lambda: pod.mode is Mode.SHARED)
+
+            async def in_python() -> bool:
+                try:
+                    await pod.admit_call("payments")
+                except Refused:
+                    return False
+                return True
+
+            async def over_http() -> bool:
+                allowed: bool = (await client.call())["allowed"]
+                return allowed
+
+            in_turn = [await ask() for ask in [in_python, over_http] * 4]
+            at_once = await asyncio.gather(*(ask() for ask in [in_python, over_http] * 4))
+        assert (all(in_turn), sum(at_once)) == (True, 2)
+
+
+async def test_without_redis_the_sidecar_decides_with_the_share_of_its_pod(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, policy(VENDOR))
+    async with running(settings, Options(listen=("127.0.0.1", 0))) as started:
+        base = f"http://127.0.0.1:{started.port}"
+        async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:
+            client = Client(started, http)
+            calls = [await client.call() for _ in range(3)]
+    assert [call["allowed"] for call in calls] == [True, True, False]
+    assert {call["mode"] for call in calls} == {"local"}
 
 
 async def test_nothing_is_left_when_the_sidecar_stops(beside: Beside) -> None:

@@ -39,11 +39,22 @@ class Echo:
         self.asked.append(request)
         if request.path == "/wait":
             return self._wait()
+        if request.path == "/soon":
+            return self._soon()
         if request.path == "/defect":
             raise ZeroDivisionError
+        if request.path == "/later-defect":
+            return self._defect()
         if request.path == "/long":
             return Answer(200, b"x" * 1_000_000)
         return Answer(200, json.dumps([request.method, request.path, request.body.decode()]).encode())
+
+    async def _soon(self) -> Answer:
+        return Answer(200, b'"soon"')
+
+    async def _defect(self) -> Answer:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
 
     async def _wait(self) -> Answer:
         try:
@@ -194,11 +205,12 @@ class TestRequests:
     async def test_requests_that_come_together_are_answered_in_their_order(self) -> None:
         async with served() as one:
             peer = await one.peer()
-            peer.writer.write(post(b"", "/wait") + post(b"a") + post(b"b"))
+            peer.writer.write(post(b"", "/wait") + post(b"", "/soon") + post(b"a") + post(b"b"))
             await eventually(lambda: one.echo.asked)
             one.echo.go.set()
-            assert [(await peer.answer())[2] for _ in range(3)] == [
+            assert [(await peer.answer())[2] for _ in range(4)] == [
                 b'"waited"',
+                b'"soon"',
                 b'["POST", "/", "a"]',
                 b'["POST", "/", "b"]',
             ]
@@ -254,6 +266,7 @@ class TestRequests:
         async with served() as one:
             peer = await one.peer()
             assert (await peer.ask(post(b"", "/defect")))[0] == 500
+            assert (await peer.ask(post(b"", "/later-defect")))[0] == 500
             assert (await peer.ask(GET))[0] == 200
 
 

@@ -29,7 +29,10 @@ class Service(Protocol):
     """The application behind a listener."""
 
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
-        """Answer at once, or with a coroutine. It is cancelled if the peer closes its connection."""
+        """Answer at once, or with a coroutine. It is cancelled if the peer closes its connection.
+
+        It has no task until it waits for the first time: see ``fuseboard.serving.call``.
+        """
 
     def problem(self, status: int, kind: str, detail: str) -> Answer:
         """The answer to a request that cannot be read."""

@@ -7,15 +7,15 @@ a few requests that wait for it.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from http import HTTPStatus
 from math import inf
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 
+from fuseboard.serving.call import begin
 from fuseboard.serving.exchange import Answer, Request, Service
 from fuseboard.serving.sockets import peer_uid
 
@@ -71,12 +71,10 @@ class Connections:
     def discard(self, one: "Http1") -> None:
         self._open.discard(one)
 
-    def run(self, answering: Coroutine[Any, Any, Answer]) -> "asyncio.Task[Answer]":
-        # The loop keeps only weak references to its tasks.
-        task = asyncio.get_running_loop().create_task(answering)
+    def keep(self, task: "asyncio.Task[Answer]") -> None:
+        """The loop keeps only weak references to its tasks."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     def sweep(self) -> None:
         """Close the connections whose time is over."""
@@ -251,14 +249,17 @@ class Http1(asyncio.Protocol):
 
     def _begin(self, request: Request, keeps: bool) -> None:
         self.until = inf
+        answer: Answer | asyncio.Task[Answer]
         try:
-            answer = self._service.handle(request)
+            handled = self._service.handle(request)
+            answer = handled if isinstance(handled, Answer) else begin(handled)
         except Exception:
             answer = self._defect()
         if isinstance(answer, Answer):
             self._write(answer, request.method, keeps)
             return
-        self._task = self._connections.run(answer)
+        self._connections.keep(answer)
+        self._task = answer
         self._task.add_done_callback(lambda task: self._end(task, request.method, keeps))
 
     def _end(self, task: "asyncio.Task[Answer]", method: str, keeps: bool) -> None:

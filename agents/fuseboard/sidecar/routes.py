@@ -1,5 +1,6 @@
 """The paths of the sidecar: each is a question to the agent, or a report to it."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ from fuseboard.subject import NO_SUBJECT, Subject
 MAX_WAITING = 1000
 #: A permit ends so long after the call must have, and the other bounds of permits and requests.
 GRACE_S, UNKNOWN_TIMEOUT_S, LONGEST_S, HOLD_S = 5.0, 60.0, 600.0, 3600.0
+
+#: The header of W3C Trace Context.
+_TRACE = "traceparent"
 
 _Answering = Answer | Coroutine[Any, Any, Answer]
 
@@ -104,6 +108,9 @@ class Sidecar:
             return answers.problem(503, "busy", f"{self._most_waiting} admissions wait already")
         self.waiting += 1
         try:
+            if _TRACE in request.headers:
+                # The trace is for this request alone, and so must be in a task.
+                await asyncio.sleep(0)
             with _trace_of(request):
                 return await admission
         except Refused as refused:
@@ -194,7 +201,11 @@ def _hold_s(decision: Decision) -> float:
 @contextmanager
 def _trace_of(request: Request) -> Iterator[None]:
     """Refusals and failed calls have the trace of the application."""
-    token = enter_request(lambda: request.headers.get("traceparent", ""))
+    traceparent = request.headers.get(_TRACE)
+    if traceparent is None:
+        yield
+        return
+    token = enter_request(lambda: traceparent)
     try:
         yield
     finally:
