@@ -22,7 +22,7 @@ from controlplane.fleet.models import FailedCalls
 from controlplane.ledger.invoices import months_to_enter, set_invoice
 from controlplane.policies.models import Dependency
 from controlplane.runbooks.shipped import shipped
-from controlplane.spending.models import Budget
+from controlplane.spending.models import Account, Budget
 from controlplane.suggestions.edits import decline_suggestion, look_for_suggestions
 from controlplane.weekly.models import WeeklySummary
 from fuseboard.contract.words import OverrideMode
@@ -106,8 +106,10 @@ def _put_things_of_people() -> None:
 
 def _put_spending() -> None:
     """An account with an invoice and budgets, one of them raised; a model with prices, and one without."""
-    account = {"pools": ["payments-api"], "hosts": ["api.openai.com"]}
-    edits.set_account(account="openai-main", expected_version=0, actor=BOB, **account, **_WHY)
+    # It is older than all revisions: its budgets have all calls of its pool.
+    Account.objects.create(
+        environment_id="production", name="openai-main", pools=["payments-api"], hosts=["api.openai.com"]
+    )
     budget = {"account": "openai-main", "amount": 50_000_000_000, "period": "month"}
     edits.set_budget(budget="openai-main-month", expected_version=0, actor=BOB, **budget, **_WHY)
     more = {"amount": 60_000_000_000, "minutes": 60, "expected_version": None}

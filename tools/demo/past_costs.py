@@ -18,14 +18,17 @@ _MONTHS = (
     ("anthropic-main", ANTHROPIC, SONNET, 371_900_000, 388_250_000),
 )
 _BUDGETS: dict[str, dict[str, Any]] = {
-    "openai-week": {"account": "openai-main", "amount": 500_000_000, "period": "week"},
-    "pro-week": {"tier": "pro", "amount": 500_000_000, "period": "week"},
+    "openai-week": {"dependency": OPENAI, "amount": 500_000_000, "period": "week"},
+    "globex-week": {"tenant": "globex", "amount": 500_000_000, "period": "week"},
 }
 _REASON = "As on the invoice of the vendor"
 
 
 def make_up_costs() -> None:
-    """Two months with calls and invoices; and budgets that no revision made, as if they were older."""
+    """Two months with calls and invoices; and budgets that no revision made, as if they were older.
+
+    Accounts and tiers have the calls since their pools and tenants came to them, with the demo.
+    """
     months = months_to_enter()[:2]
     with transaction.atomic():
         acting(DIRECTOR)
