@@ -1,6 +1,7 @@
 """``FUSEBOARD_SECRET_KEY`` is lost: an alert, and a sentence wherever something cannot be read."""
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -88,7 +89,14 @@ def test_pages_say_what_cannot_be_read(lost: str, log_in: Any) -> None:
     shown = {name: " ".join(ada.get(path).content.decode().split()) for name, path in PAGES.items()}
     assert "<code>FUSEBOARD_SECRET_KEY</code> was changed. It gets no message." in shown["receivers"]
     assert '<span class="st-open st-word">cannot be read</span>' in shown["people"]
-    assert "second factor: cannot be read, because FUSEBOARD_SECRET_KEY was changed" in shown["person"]
+    warning = (
+        '<span class="st-open st-word">cannot be read, because <code>FUSEBOARD_SECRET_KEY</code> was changed'
+    )
+    assert f"second factor: {warning}" in shown["person"]
+    assert "No message reached" not in ada.get("/alerts").content.decode()
+    # A test message and the weekly summary would reach no person.
+    acts = set(re.findall(r'name="act" value="([\w-]+)"', shown["receivers"]))
+    assert ("remove" in acts, acts & {"test", "weekly", "secret"}) == (True, set())
 
 
 def test_a_login_with_a_code_says_why_it_fails(lost: str) -> None:
