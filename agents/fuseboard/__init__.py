@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fuseboard.integrations.guard import guard
     from fuseboard.primitives.idempotency_key import idempotency_key
     from fuseboard.settings import AgentSettings
-    from fuseboard.subject import Subject
+    from fuseboard.subject import Ask, Subject
 
 __all__ = [
     "Agent",
@@ -46,6 +46,7 @@ __all__ = [
     "AlreadyDone",
     "Alternative",
     "Answer",
+    "Ask",
     "Cached",
     "ClaimLost",
     "Decision",
@@ -84,6 +85,7 @@ _LATE = {
     "Try": "fuseboard.agent_api.quality",
     "Agent": "fuseboard.agent",
     "AgentSettings": "fuseboard.settings",
+    "Ask": "fuseboard.subject",
     "Subject": "fuseboard.subject",
     "Verdict": "fuseboard.calling.classification",
     "classify": "fuseboard.calling.classification",

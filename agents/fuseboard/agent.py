@@ -20,11 +20,11 @@ from fuseboard.agent_api.arguments import (
     harmless,
     usage_of,
 )
+from fuseboard.agent_api.asks import Asks
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.ledger_entries import ledger_entry
 from fuseboard.agent_api.options import Neutral, RequestOptions, list_options
-from fuseboard.agent_api.pod_state import PodState
 from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.current_chain import current_chain
@@ -54,7 +54,7 @@ FAILURE, SLOW = Outcome.FAILURE, Outcome.SLOW
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
+class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
     """Decides every call of a pod, with Redis or without.
 
     Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.

@@ -49,7 +49,7 @@ from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.pressure import Pressure
 from fuseboard.reporting.counters import Counters
 from fuseboard.settings import AgentSettings
-from fuseboard.subject import NO_SUBJECT, Subject
+from fuseboard.subject import NO_SUBJECT, Ask, Subject
 
 __all__ = ["Agent", "from_env"]
 
@@ -123,6 +123,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """``admit_request`` for a coroutine on any loop: for frameworks that serve both kinds of views."""
         agent = await self._on_any_loop()
         return await agent.admit_request(tenant, cost, **options)
+
+    async def aadmit_together(self, asks: Sequence[Ask]) -> Decision:
+        """``admit_together`` for a coroutine on any loop."""
+        agent = await self._on_any_loop()
+        return await agent.admit_together(asks)
 
     @list_options()
     async def aadmit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:

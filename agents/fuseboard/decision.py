@@ -169,6 +169,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.SHARED
     server: str = ""
     limits: tuple[LimitStatus, ...] = ()
+    #: The decisions of requests that were decided together: one for each, in their order.
+    parts: tuple["Decision", ...] = ()
     #: Costs that were spent. Pass the decision to ``Agent.settle`` or ``Agent.finish``.
     charges: tuple[Charge, ...] = ()
     #: Decided from memory, with a fleet lease.

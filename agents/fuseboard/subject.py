@@ -49,3 +49,16 @@ def costs_of(cost: int, more: Mapping[str, int] | None = None) -> Costs:
         if type(amount) is not int or amount < 0:
             raise Misconfigured(f"costs[{measure!r}] must be a whole number of at least 0, not {amount!r}")
     return tuple(sorted({"calls": cost, **more}.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One of several requests for ``Agent.admit_together``: the arguments of ``admit_request``."""
+
+    tenant: str | None = None
+    #: The number of calls.
+    cost: int = 1
+    #: Estimates of its other costs, by measure.
+    costs: Mapping[str, int] | None = None
+    #: The caller, below the tenant.
+    subject: Subject = NO_SUBJECT

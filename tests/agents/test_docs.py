@@ -113,6 +113,12 @@ class TestLimits:
             await page["login"]("shop", "ada", "192.0.2.1")
         assert await page["login"]("shop", "ada", "192.0.2.2") == "welcome"
 
+    async def test_a_tenant_and_an_address_are_asked_together(self, page: dict[str, Any]):
+        may_import = page["may_import"]
+        assert (await may_import("acme", "192.0.2.1", 3))["allowed"]
+        refused = {"allowed": False, "tenant lacks": "open-reports", "address lacks": ""}
+        assert await may_import("acme", "192.0.2.1", 3) == refused
+
     async def test_a_wait_is_held_until_there_is_room(self, page: dict[str, Any]):
         under_way, open_now = asyncio.Event(), 0
 

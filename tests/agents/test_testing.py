@@ -15,8 +15,8 @@ __all__ = ["fuseboard_agent"]
 
 #: What an application calls.
 SURFACE = (
-    "admit_request", "admit_call", "request", "call", "limit", "guard", "retrying", "retry", "fallback",
-    "gather_tiers", "report", "report_error", "settle", "finish", "give_back",
+    "admit_request", "admit_together", "admit_call", "request", "call", "limit", "guard", "retrying", "retry",
+    "fallback", "gather_tiers", "report", "report_error", "settle", "finish", "give_back",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.followed_limits import FollowedLimits
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
+from fuseboard.admission.joint_admission import JointAdmission
 from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.account_domains import AccountDomains
@@ -78,6 +79,8 @@ class Admission:
         self.reports = outcomes.reports
         self._requests = requests
         self.calls = calls
+        #: Several requests at once.
+        self.joint = JointAdmission(requests)
         self.outcomes = outcomes
         self._accounts = accounts
         #: The calls to dependencies that have a protection.

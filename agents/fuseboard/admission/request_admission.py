@@ -54,11 +54,15 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             if lane.beside is not None:
                 return await self._decide_beside(lane, lane.beside)
             return await self.decide(lane)
-        snapshot = self.configuration.snapshot
-        decision = await self._admit_subject(snapshot, costs, subject)
-        rules = self.domains.names_of_all_callers(snapshot.policy, costs, subject)
-        self.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
+        decision = await self._admit_subject(self.configuration.snapshot, costs, subject)
+        self.count_without_tenant(costs, subject, decision)
         return decision
+
+    def count_without_tenant(self, costs: Costs, subject: Subject, decision: Decision) -> None:
+        """Count a request of an address or key that belongs to no tenant."""
+        policy = self.configuration.snapshot.policy
+        rules = self.domains.names_of_all_callers(policy, costs, subject)
+        self.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
 
     def plain_lane(self, tenant: str) -> RequestLane | None:
         """The lane of one plain request; ``None`` when the tenant's record must be looked up first."""
@@ -105,12 +109,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """Ask for the limits of all callers first, then for the tenant's. Both must allow the request."""
         known = self._decide_by_what_is_known(lane)
         if known is not None and not known.allowed:
-            self._count(lane, known)
+            self.count(lane, known)
             return known
         first = await self.decide(beside)
         if not first.allowed:
             decision = replace(first, tenant=lane.tenant)
-            self._count(lane, decision)
+            self.count(lane, decision)
             return decision
         allowed = False
         try:
@@ -149,7 +153,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
                     return lease.decision  # the calls of a lease are counted together when it ends
                 self.leases.note(supply)
             answer: RedisAnswer | None = None
-            if self.health.mode is SHARED or self._asks_in_a_ramp():
+            if self.health.mode is SHARED or self.asks_in_a_ramp():
                 # Inlined: a separate coroutine would add 10 % to a batched request.
                 caller = self.batcher.ask(lane.domain, demand)
                 try:
@@ -158,7 +162,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
                     give_back(lane.domain, demand, caller)
                     raise
             decision = self._decide_locally(lane) if answer is None else self._conclude(lane, answer)
-        self._count(lane, decision)
+        self.count(lane, decision)
         return decision
 
     def _decide_by_what_is_known(self, lane: RequestLane) -> Decision | None:
@@ -177,7 +181,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             return self._refuse(lane, Refusal(remembered.reason, remembered.rule, left_s))
         return None
 
-    def _count(self, lane: RequestLane, decision: Decision) -> None:
+    def count(self, lane: RequestLane, decision: Decision) -> None:
         """Count a request for its tenant, and for the tenants it inherits limits from."""
         if not lane.tenant:
             return
@@ -221,7 +225,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         limit = lane.demand.refs[answer.blocked - 1].limit
         return Refusal(lane.domain.reason_of(limit), limit.name, answer.wait_s)
 
-    def _asks_in_a_ramp(self) -> bool:
+    def asks_in_a_ramp(self) -> bool:
         """Whether Redis decides this request. Never in local mode; during a ramp, a growing part of the
         requests.
         """

@@ -1,16 +1,24 @@
 """An agent on the event loop of another thread, used from coroutines on any loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, Unpack
 
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
-from fuseboard.agent_api.threads import Question, call_question, received, request_question, submit
+from fuseboard.agent_api.threads import (
+    Question,
+    call_question,
+    received,
+    request_question,
+    submit,
+    together_question,
+)
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
+from fuseboard.subject import Ask
 
 T = TypeVar("T", Decision, Permit)
 
@@ -44,6 +52,9 @@ class CrossLoopAgent(ContextManagers):
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision:
         return await self._ask(request_question(self._agent, tenant, cost, options))
+
+    async def admit_together(self, asks: Sequence[Ask]) -> Decision:
+        return await self._ask(together_question(self._agent, asks))
 
     @list_options()
     async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:

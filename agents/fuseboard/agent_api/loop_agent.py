@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Unpack
 
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
@@ -9,6 +10,7 @@ from fuseboard.calling.deadline import bounded
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
+from fuseboard.subject import Ask
 
 
 class LoopAgent(ABC):
@@ -30,6 +32,9 @@ class LoopAgent(ABC):
     async def admit_request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision: ...
+
+    @abstractmethod
+    async def admit_together(self, asks: Sequence[Ask]) -> Decision: ...
 
     @abstractmethod
     async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit: ...

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import check_call_options, check_request_options
+from fuseboard.agent_api.asks import check_asks, undecided
 from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import BlockingFallback, Step
@@ -22,6 +23,7 @@ from fuseboard.agent_api.retrying import BlockingRetrying
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.subject import Ask
 
 logger = logging.getLogger("fuseboard")
 
@@ -48,6 +50,11 @@ class ThreadCalls:
         """See ``fuseboard.Agent.admit_request``."""
         agent = self._agent_now()
         return self._ask(agent, request_question(agent, tenant, cost, options))
+
+    def admit_together(self, asks: Sequence[Ask]) -> Decision:
+        """See ``fuseboard.Agent.admit_together``."""
+        agent = self._agent_now()
+        return self._ask(agent, together_question(agent, asks))
 
     @list_options()
     def check(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
@@ -159,6 +166,15 @@ def request_question(
         ask=lambda: agent.admit_request(tenant, cost, **options),
         timeout_s=LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s),
         otherwise=lambda: agent.allow_unasked(tenant=tenant or ""),
+    )
+
+
+def together_question(agent: LoopAgent, asks: Sequence[Ask]) -> Question[Decision]:
+    check_asks(asks)
+    return Question(
+        ask=lambda: agent.admit_together(asks),
+        timeout_s=LATE_S,
+        otherwise=lambda: undecided(agent, asks),
     )
 
 

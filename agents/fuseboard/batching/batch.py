@@ -40,6 +40,8 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 #: demand. Further calls go into the next question.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
+#: The most limits in one question, each counted once per group. ``fair_split.lua`` takes 20,000.
+MAX_PAIRS = 10_000
 
 
 class StoreMeter(Protocol):
@@ -90,8 +92,15 @@ class Batcher:
         """Join as the first caller of its group."""
         question = domain.gathering
         # A demand that is in the question already has a full group.
-        if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
+        pairs = len(demand.refs)
+        if (
+            question is None
+            or demand in question.groups
+            or len(question.groups) >= MAX_GROUPS
+            or question.pairs + pairs > MAX_PAIRS
+        ):
             question = self._begin(domain)
+        question.pairs += pairs
         caller: Caller = Future(loop=self._loop)
         question.groups[demand] = [caller]
         if question.eager:

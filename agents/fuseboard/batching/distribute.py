@@ -62,7 +62,8 @@ def _remember(domain: Domain, demand: Demand, no: RedisAnswer) -> None:
     """Now, not when the caller wakes up: the next answer may already change the counter."""
     limit = demand.refs[no.blocked - 1].limit
     if not is_slot(limit):  # a slot may become free at any moment
-        domain.refusals.remember(demand, domain.reason_of(limit), limit.name, no.retry_at)
+        reason = domain.reason_of(limit)
+        domain.refusals.remember(demand, reason, limit.name, no.retry_at, place=no.blocked)
 
 
 def _grant(

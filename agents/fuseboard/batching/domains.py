@@ -199,6 +199,11 @@ class RequestDomains:
         return (asked.domain, demand) if demand.refs else None
 
     @property
+    def of_everybody(self) -> LimitDomain | None:
+        """The one domain of all tenants and subjects; ``None`` if each has its own."""
+        return self._everybody
+
+    @property
     def decides_together(self) -> bool:
         """Whether one question decides a tenant's quotas and the limits of all callers."""
         return self._everybody is not None

@@ -156,6 +156,7 @@ class Question:
         "eager",
         "groups",
         "over",
+        "pairs",
         "part",
         "places",
         "sent_at",
@@ -166,6 +167,8 @@ class Question:
     def __init__(self, domain: Domain, deadline_s: float, token: str) -> None:
         self.domain = domain
         self.groups: dict[Demand, list[Caller]] = {}
+        #: The limits of all groups.
+        self.pairs = 0
         #: The number of counters, and which of them each group asks for. Set when the question is sent.
         self.counters = 0
         self.places: list[tuple[int, ...]] = []

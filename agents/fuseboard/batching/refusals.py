@@ -30,6 +30,8 @@ class RememberedRefusal(Struct):
     until: float
     #: Redis is asked again from this time on: what was spent may have been given back.
     believed_until: float = inf
+    #: The number of the limit in the demand, from 1; 0 for none.
+    place: int = 0
 
     @property
     def ends(self) -> float:
@@ -63,11 +65,12 @@ class RememberedRefusals:
         #: Counters that questions under way may charge or refund, with the number of these questions.
         self._changing: dict[bytes, int] = {}
 
-    def remember(self, demand: Refusable, reason: Reason, rule: str, until: float) -> None:
+    def remember(self, demand: Refusable, reason: Reason, rule: str, until: float, *, place: int = 0) -> None:
         """``demand`` is refused until ``until`` (monotonic seconds), or until one of its counters changes."""
         if self._size >= MAX_REMEMBERED:
             self.forget_counters(tuple(self.by_counter))
-        remembered = demand.remembered = RememberedRefusal(reason, rule, until, monotonic() + MEMORY_S)
+        remembered = RememberedRefusal(reason, rule, until, monotonic() + MEMORY_S, place)
+        demand.remembered = remembered
         self._last_end = max(self._last_end, min(until, remembered.believed_until))
         for key in demand.keys:
             refused = self.by_counter.setdefault(key, set())

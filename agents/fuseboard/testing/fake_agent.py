@@ -3,9 +3,11 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
+
+from msgspec import structs
 
 from fuseboard.admission.call_guard import SOONEST_S
 from fuseboard.agent_api.arguments import (
@@ -16,6 +18,7 @@ from fuseboard.agent_api.arguments import (
     harmless,
     usage_of,
 )
+from fuseboard.agent_api.asks import check_asks
 from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.context_managers import Block, ContextManagers
 from fuseboard.agent_api.decorators import Blocks
@@ -33,7 +36,7 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Mode, Outcome, Reason
 from fuseboard.decision import Amounts, Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.protection.pressure import Pressure
-from fuseboard.subject import NO_SUBJECT, Subject
+from fuseboard.subject import NO_SUBJECT, Ask, Subject
 from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
 from fuseboard.testing.fake_once import FakeEvents
@@ -161,6 +164,12 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         if (refusal := spend(self._shed, tenant or "")) is not None:
             return self._note(refusal, tenant=tenant or "")
         return self.allow_unasked(tenant=tenant or "")
+
+    async def admit_together(self, asks: Sequence[Ask]) -> Decision:
+        check_asks(asks)
+        parts = [await self.admit_request(ask.tenant, subject=ask.subject) for ask in asks]
+        refused = next((part for part in parts if not part.allowed), None)
+        return structs.replace(refused or self.allow_unasked(), parts=tuple(parts))
 
     async def admit_call(
         self,

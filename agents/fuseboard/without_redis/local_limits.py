@@ -32,10 +32,12 @@ NO_SHARE_WAIT_S = 1.0
 class LocalRefusal:
     """The limit that refused a call, and for how long."""
 
-    __slots__ = ("limit", "unavailable", "wait_s")
+    __slots__ = ("key", "limit", "unavailable", "wait_s")
 
-    def __init__(self, limit: Limit, wait_s: float, *, unavailable: bool = False) -> None:
-        self.limit = limit
+    def __init__(self, ref: LimitRef, wait_s: float, *, unavailable: bool = False) -> None:
+        self.limit = ref.limit
+        #: That of its counter.
+        self.key = ref.key
         self.wait_s = wait_s
         #: Refused because the store cannot be asked, not because the limit is spent.
         self.unavailable = unavailable
@@ -98,14 +100,14 @@ class LocalLimits:
             if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
                 continue
             if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
-                return LocalRefusal(limit, 1.0, unavailable=True)
+                return LocalRefusal(ref, 1.0, unavailable=True)
             portion = self.portion(ref, part)
             if portion is None or _exceeds_reserved_share(limit, portion, cost):
-                return LocalRefusal(limit, NO_SHARE_WAIT_S, unavailable=True)
+                return LocalRefusal(ref, NO_SHARE_WAIT_S, unavailable=True)
             counter = self._counter(ref, portion, now)
             wait_s = counter.wait(portion, limit, cost, now)
             if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
-                worst = LocalRefusal(limit, wait_s)
+                worst = LocalRefusal(ref, wait_s)
             charged.append((counter, portion, ref, cost))
         if worst is not None:
             return worst

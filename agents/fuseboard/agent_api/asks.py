@@ -1,0 +1,91 @@
+"""Requests that are decided together."""
+
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+
+from msgspec.structs import replace
+
+from fuseboard.admission.joint_admission import Wanted
+from fuseboard.agent_api.arguments import INVALID, check_costs, harmless
+from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.pod_state import PodState
+from fuseboard.contract.addresses import IPV6_PREFIX
+from fuseboard.contract.words import is_subject
+from fuseboard.decision import Decision
+from fuseboard.errors import Misconfigured
+from fuseboard.subject import NO_SUBJECT, Ask, costs_of
+
+#: The most requests that are decided together.
+MAX_ASKS = 50
+
+
+def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
+    """The requests, with values that can be counted. Raises ``Misconfigured``."""
+    if not isinstance(asks, Sequence) or not all(isinstance(ask, Ask) for ask in asks):
+        raise Misconfigured(f"asks must be a list of fuseboard.Ask, not {asks!r:.80}")
+    if not 1 <= len(asks) <= MAX_ASKS:
+        raise Misconfigured(f"1 to {MAX_ASKS} asks are decided together, not {len(asks)}")
+    return [_wanted(ask, ipv6_prefix) for ask in asks]
+
+
+def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
+    if ask.costs is not None:
+        check_costs(ask.costs)
+    subject, tenant = harmless(ask.subject, ipv6_prefix), ask.tenant
+    if tenant is None:
+        if subject == NO_SUBJECT:
+            raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
+        tenant = ""
+    elif not isinstance(tenant, str):
+        raise Misconfigured(f"tenant must be text, not {type(tenant).__name__}")
+    elif not is_subject(tenant):
+        tenant = INVALID
+    return Wanted(tenant, costs_of(ask.cost, ask.costs), subject)
+
+
+def undecided(agent: LoopAgent, asks: Sequence[Ask]) -> Decision:
+    """The decision when the agent itself cannot decide: the agent never fails a request."""
+    parts = tuple([agent.allow_unasked(tenant=ask.tenant or "") for ask in asks])
+    return replace(agent.allow_unasked(), parts=parts)
+
+
+class Asks(PodState, LoopAgent):
+    """The methods of ``fuseboard.Agent`` that take several requests."""
+
+    async def admit_together(self, asks: Sequence[Ask]) -> Decision:
+        """Decide up to 50 requests at once: all are allowed and charged, or none.
+
+        Each is what ``admit_request`` takes, and is charged to the same limits. A limit that several of them
+        share is charged their sum, also a limit of all callers. ``parts`` of the decision has a decision for
+        each: what its limits have left, and when all are refused, which of its own limits refused, if any,
+        and for how long. A part that is allowed then lacks nothing itself.
+
+        Pass the decision, not a part, to ``finish``, ``settle`` or ``give_back``: they are about all of them.
+        ``settle`` says what each of them has cost of a measure. One script call in Redis decides, so no other
+        caller gets in between. On a Cluster they are decided in turn, and what was spent is given back if
+        one is refused: never too much is allowed, and the parts after the refused one have no figures.
+        Nothing waits for the end of a refusal.
+
+        Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid arguments.
+        """
+        wanted = check_asks(asks, self.configuration.snapshot.tuning.ipv6_prefix)
+        self._check_loop()
+        if self._stopped:
+            return undecided(self, asks)
+        runtime = self._runtime
+        observer, begun = runtime.observer, monotonic()
+        try:
+            decision = await runtime.admission.joint.admit(wanted)
+        except Exception as error:
+            if isinstance(error, Misconfigured):
+                raise
+            self._note_defect()
+            return undecided(self, asks)
+        if not decision.allowed:
+            for part, one in zip(decision.parts, wanted, strict=True):
+                if not part.allowed:
+                    runtime.refusal_samples.offer(part, one.subject)
+        if observer is not None:
+            self._safely(partial(observer.decided, decision, monotonic() - begun))
+        return decision

@@ -1,0 +1,204 @@
+"""Several requests in one decision: all are allowed and charged, or none."""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+
+from fuseboard import Agent, AgentSettings, Ask, Decision, Misconfigured, Mode, Reason, Subject, blocking
+from fuseboard.admission.joint_admission import Wanted
+from fuseboard.batching import batch
+from fuseboard.contract.policy import Limit, TenantRecord, Tier
+from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy
+from fuseboard.subject import NO_SUBJECT, ONE_CALL
+from fuseboard.testing import FakeAgent
+from tests.agents.published import publish
+from tests.agents.redis_topologies import Cluster
+from tests.agents.servers import PATIENT, POLICY, REQUESTS, TENANTS, configured, running
+from tests.waiting import eventually
+
+FIVE = Limit(name="five", limit=5, window_ms=3_600_000, algorithm=Algorithm.SLIDING_WINDOW)
+PER_IP = Limit(name="per-ip", limit=2, window_ms=3_600_000, burst=2, per=(Dimension.IP,))
+EVERYBODY = Limit(name="all", limit=1000, window_ms=3_600_000, burst=1000, service="*")
+RULES = msgspec.structs.replace(
+    POLICY,
+    tiers=(Tier(name="free", quotas=(FIVE,)), Tier(name="unlimited")),
+    subject_limits=(PER_IP,),
+    service_limits=(EVERYBODY,),
+    tuning=PATIENT,
+)
+ADDRESS = Subject(ip="192.0.2.1")
+
+
+@pytest.fixture
+async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIterator[Agent]:
+    publish(limits, RULES, revision=1, tenants=TENANTS)
+    async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
+        await eventually(lambda: agent.mode is Mode.SHARED)
+        yield agent
+
+
+async def test_all_are_charged_or_none_and_each_says_what_is_left(agent: Agent):
+    both = [Ask(tenant="acme"), Ask(subject=ADDRESS)]
+    for left in (1, 0):
+        decision = await agent.admit_together(both)
+        assert decision.allowed
+        acme, address = decision.parts
+        assert (acme.tenant, address.tenant) == ("acme", "")
+        assert {limit.name: limit.remaining for limit in address.limits}["per-ip"] == left
+    refused = await agent.admit_together(both)
+    acme, address = refused.parts
+    assert (refused.allowed, refused.reason, refused.rule) == (False, Reason.QUOTA, "per-ip")
+    assert (acme.allowed, address.allowed) == (True, False)
+    assert (address.rule, address.retry_after_ms) == ("per-ip", refused.retry_after_ms)
+    assert refused.retry_after_ms > 0
+    assert {limit.name: limit.remaining for limit in acme.limits}["five"] == 3
+    assert (await agent.admit_request("acme", cost=3)).allowed  # the refused one spent nothing
+
+
+async def test_what_several_share_is_charged_their_sum(agent: Agent):
+    assert (await agent.admit_together([Ask(tenant="acme", cost=2), Ask(tenant="acme", cost=2)])).allowed
+    refused = await agent.admit_together([Ask(tenant="acme"), Ask(tenant="big"), Ask(tenant="acme")])
+    assert [part.allowed for part in refused.parts] == [False, True, False]
+    never = await agent.admit_together([Ask(tenant="acme", cost=3), Ask(tenant="acme", cost=3)])
+    assert (never.allowed, never.rule, never.retry_after_ms) == (False, "five", 0)
+    assert (await agent.admit_request("acme")).allowed
+
+
+async def test_what_was_not_served_is_given_back_once(agent: Agent):
+    whole = [Ask(tenant="acme", cost=5), Ask(subject=ADDRESS, cost=2)]
+    for _ in range(2):
+        decision = await eventually(
+            lambda: agent.admit_together(whole), accept=lambda decision: decision.allowed
+        )
+        agent.give_back(decision)
+        agent.give_back(decision)
+    assert (await eventually(lambda: agent.admit_together(whole), accept=lambda one: one.allowed)).allowed
+    assert not (await agent.admit_together(whole)).allowed
+
+
+async def test_a_suspended_tenant_stops_all_of_them(agent: Agent):
+    refused = await agent.admit_together([Ask(tenant="acme", cost=5), Ask(tenant="late-payer")])
+    assert (refused.reason, refused.tenant) == (Reason.SUSPENDED, "late-payer")
+    assert [part.allowed for part in refused.parts] == [True, False]
+    assert (await agent.admit_request("acme", cost=5)).allowed
+
+
+async def test_those_without_limits_need_no_question(limits: redis.Redis, redis_url: str):
+    rules = msgspec.structs.replace(RULES, service_limits=())
+    async with running(redis_url, configuration=configured(rules)) as server:
+        wanted = [Wanted("big", ONE_CALL, NO_SUBJECT), Wanted("", ONE_CALL, Subject(user="somebody"))]
+        decision = await server.admission.joint.admit(wanted)
+        assert (decision.allowed, decision.limits) == (True, ())
+        assert server.counters.store_answers == 0
+
+
+async def test_those_whose_limits_refused_are_counted_and_no_others(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        wanted = [Wanted("acme", ONE_CALL, NO_SUBJECT), Wanted("", ONE_CALL, ADDRESS)]
+        for _ in range(3):
+            await server.admission.joint.admit(wanted)
+        counted = {row.tenant: (row.allowed, row.refused) for row in server.counters.wire().tenants}
+    assert counted == {"acme": (2, 0), "-": (2, 1)}
+
+
+async def test_a_question_has_no_more_limits_than_its_script_takes(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(batch, "MAX_PAIRS", 5)
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        wanted = [
+            [Wanted("acme", ONE_CALL, NO_SUBJECT), Wanted(f"t{number}", ONE_CALL, NO_SUBJECT)]
+            for number in range(8)
+        ]
+        decisions = await asyncio.gather(*[server.admission.joint.admit(one) for one in wanted])
+    assert sum(decision.allowed for decision in decisions) == 5
+    assert all(decision.mode is Mode.SHARED for decision in decisions)
+
+
+async def test_without_redis_a_pod_spends_its_shares_of_all_or_none():
+    policy = msgspec.structs.replace(
+        RULES,
+        service_limits=(),
+        tiers=(Tier(name="free", quotas=(REQUESTS,)), Tier(name="unlimited")),
+        subject_limits=(msgspec.structs.replace(PER_IP, failure_policy=FailurePolicy.FAIL_CLOSED),),
+    )
+    async with running("redis://127.0.0.1:1", configuration=configured(policy), connected=False) as server:
+        admit = server.admission.joint.admit
+        acme, address = Wanted("acme", (("calls", 15),), NO_SUBJECT), Wanted("", ONE_CALL, ADDRESS)
+        refused = await admit([acme, address])
+        assert (refused.reason, refused.mode) == (Reason.STORE_UNAVAILABLE, Mode.LOCAL)
+        assert [part.allowed for part in refused.parts] == [True, False]
+        assert (await admit([acme])).allowed
+        assert [part.rule for part in (await admit([acme])).parts] == ["requests"]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [[], [Ask()], [Ask(tenant="a", cost=0)], [Ask(tenant="a", costs={"calls": 1})], ["acme"], [Ask(tenant=3)],
+     [Ask(tenant="a")] * 51, Ask(tenant="a")],
+)  # fmt: skip
+async def test_wrong_asks_are_refused_at_once(agent: Agent, asks: list[Ask]):
+    with pytest.raises(Misconfigured):
+        await agent.admit_together(asks)
+    with pytest.raises(Misconfigured):
+        await FakeAgent().admit_together(asks)
+
+
+async def test_a_stopped_agent_allows_all_and_a_copy_of_a_decision_charges_nothing(agent: Agent):
+    decision = await agent.admit_together([Ask(tenant="acme")])
+    copy = pickle.loads(pickle.dumps(decision))  # noqa: S301
+    assert (copy.parts, copy.charges) == (decision.parts, ())
+    await agent.stop()
+    allowed = await agent.admit_together([Ask(tenant="acme"), Ask(tenant="(bad\n")])
+    assert (allowed.allowed, len(allowed.parts)) == (True, 2)
+
+
+def test_threads_and_other_loops_decide_together_too(limits: redis.Redis, redis_url: str):
+    publish(limits, RULES, revision=1, tenants=TENANTS)
+    agent = blocking.Agent(settings=AgentSettings(redis_url=redis_url, state_dir=None))
+    with agent:
+        eventually_shared = [Ask(tenant="acme"), Ask(subject=ADDRESS)]
+        decision = agent.admit_together(eventually_shared)
+        assert len(decision.parts) == 2
+        assert len(asyncio.run(agent.aadmit_together(eventually_shared)).parts) == 2
+        with pytest.raises(Misconfigured):
+            agent.admit_together([])
+
+
+async def test_the_fake_refuses_all_if_a_test_says_so():
+    agent = FakeAgent()
+    assert (await agent.admit_together([Ask(tenant="acme"), Ask(tenant="big")])).allowed
+    agent.shed("big")
+    refused = await agent.admit_together([Ask(tenant="acme"), Ask(tenant="big")])
+    assert (refused.reason, [part.allowed for part in refused.parts]) == (Reason.SHED, [True, False])
+
+
+async def test_on_a_cluster_they_are_never_over_and_nothing_stays_spent(cluster: Cluster):
+    cluster.settle()
+    cluster.flush()
+    rules = msgspec.structs.replace(RULES, tuning=msgspec.structs.replace(PATIENT, store_deadline_us=500_000))
+    tenants = {name: TenantRecord(tier="free") for name in "abcd"}
+    async with running(cluster.url, configuration=configured(rules, tenants=tenants)) as server:
+        joint = server.admission.joint
+
+        def asked(*names: str) -> list[Wanted]:
+            return [Wanted(name, ONE_CALL, NO_SUBJECT) for name in names]
+
+        decisions = await asyncio.gather(*[joint.admit(asked(*"abcd")) for _ in range(12)])
+        allowed = [decision for decision in decisions if decision.allowed]
+        assert 0 < len(allowed) <= 5
+        refused = next(decision for decision in decisions if not decision.allowed)
+        assert sum(not part.allowed for part in refused.parts) == 1
+        for decision in allowed:
+            server.admission.give_back(decision)
+
+        async def whole() -> Decision:
+            wanted = [Wanted(name, (("calls", 5),), NO_SUBJECT) for name in "abcd"]
+            return await joint.admit(wanted)
+
+        assert (await eventually(whole, accept=lambda decision: decision.allowed)).allowed
