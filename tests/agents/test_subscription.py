@@ -337,14 +337,17 @@ class TestWatch:
 
 
 def test_the_agent_runs_where_redis_py_is_not_installed():
-    # Other integrations need a framework, and some of these need redis-py. Telemetry needs OpenTelemetry.
+    # Other integrations need a framework, and some of these need redis-py. Telemetry needs OpenTelemetry, and
+    # the sidecar httptools.
     script = """
-import importlib, pkgutil, sys
+import importlib, importlib.util, pkgutil, sys
 sys.modules["redis"] = None
 import fuseboard, fuseboard.integrations.asgi, fuseboard.integrations.wsgi
-others = ("fuseboard.integrations.", "fuseboard.telemetry.", "fuseboard.llm.httpx")
+others = ["fuseboard.integrations.", "fuseboard.telemetry.", "fuseboard.llm.httpx"]
+if importlib.util.find_spec("httptools") is None:
+    others += ["fuseboard.serving.http1", "fuseboard.serving.listeners", "fuseboard.sidecar."]
 for module in pkgutil.walk_packages(fuseboard.__path__, "fuseboard."):
-    if not module.name.endswith("__main__") and not module.name.startswith(others):
+    if not module.name.endswith("__main__") and not module.name.startswith(tuple(others)):
         importlib.import_module(module.name)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
