@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
+from fuseboard.serving import http1
 from fuseboard.serving.exchange import Answer, Request
 from fuseboard.serving.http1 import Bounds, Connections, Http1
 from fuseboard.serving.listeners import Listeners
@@ -282,6 +283,7 @@ class TestBounds:
             (b"GET / HTTP/1.1\r\nX: " + b"a" * 9_000, 431),
             (b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: y\r\n" % number for number in range(2_000)), 431),
             (post(b"x" * 16_385), 413),
+            (post(b"x" * 3_000_000), 413),
             (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
             (b"POST / HTTP/1.1\r\n" + UPGRADE + b"Content-Length: 20000\r\n\r\n", 413),
             (b"POST / HTTP/1.1\r\n" + UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n", 400),
@@ -299,6 +301,17 @@ class TestBounds:
             assert json.loads(body)["status"] == status
             assert await peer.is_closed()
             assert one.echo.asked == []
+            peer.writer.close()
+            await eventually(lambda: len(one.connections) == 0)
+
+    async def test_a_refused_connection_ends_also_if_its_peer_stays(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http1, "LINGER_S", 0.01)
+        async with served() as one:
+            peer = await one.peer()
+            assert (await peer.ask(b"not http\r\n\r\n"))[0] == 400
+            await eventually(lambda: len(one.connections) == 0)
 
     async def test_the_largest_body_is_served(self) -> None:
         async with served() as one:
@@ -361,7 +374,10 @@ class TestBounds:
             await eventually(lambda: one.echo.cancelled == 1)
             await eventually(lambda: len(one.connections) == 0)
 
-    async def test_an_answer_that_comes_during_the_stop_is_sent(self) -> None:
+    async def test_an_answer_that_comes_during_the_stop_is_sent(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http1, "LAST_ANSWERS_S", PATIENCE_S)
         listeners, echo = Listeners(Connections(Bounds())), Echo()
         one = Served(echo, listeners, await listeners.listen_tcp(echo, "127.0.0.1", 0))
         peer, idle = await one.peer(), await one.peer()
@@ -396,6 +412,9 @@ class _Transport(asyncio.Transport):
         pass
 
     def abort(self) -> None:
+        pass
+
+    def write_eof(self) -> None:
         pass
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

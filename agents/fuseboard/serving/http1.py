@@ -32,6 +32,11 @@ _STATUS_LINES = {
 LAST_ANSWERS_S = 0.5
 
 
+#: A peer whose request was not read to its end has so long to read why. If the connection were closed at
+#: once, the bytes that nothing reads would reset it, and the answer could be lost.
+LINGER_S = 1.0
+
+
 class Bounds(Struct, frozen=True, kw_only=True):
     head_bytes: int = 8 * 1024
     body_bytes: int = 16 * 1024
@@ -67,6 +72,9 @@ class Connections:
             return False
         self._open.add(one)
         return True
+
+    def __contains__(self, one: "Http1") -> bool:
+        return one in self._open
 
     def discard(self, one: "Http1") -> None:
         self._open.discard(one)
@@ -113,7 +121,7 @@ class Http1(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         #: Bytes that were read since the last whole request.
         self._read = 0
-        self._ended = False
+        self._ended = self._lingers = False
         self.on_message_begin()
         #: When the connection is closed, on the monotonic clock.
         self.until = monotonic() + self._bounds.idle_s
@@ -293,7 +301,11 @@ class Http1(asyncio.Protocol):
         if not keeps:
             self._ended = True
             self._queue.clear()
-            self._transport.close()
+            if self._lingers:
+                self.until = monotonic() + LINGER_S
+                self._transport.write_eof()
+            else:
+                self._transport.close()
 
     def _refuse_body(self) -> None:
         self._refuse(413, "too-large", f"the body has more than {self._bounds.body_bytes} bytes")
@@ -306,4 +318,5 @@ class Http1(asyncio.Protocol):
             # An answer now would look like that of the request before.
             self.abort()
             return
+        self._lingers = self in self._connections
         self._write(self._service.problem(status, kind, detail), "GET", False)
