@@ -1,7 +1,7 @@
 """Code of the release before on a database of the release after: what its statements would miss.
 
 The file is run by its path, so that PYTHONPATH and the working folder select the control plane's version. It
-prints one line for each problem. A column that is named in SQL only is not checked.
+prints one line for each problem. docs/upgrading.md says what it does not see.
 """
 
 import os
@@ -23,6 +23,23 @@ _RELATIONS = """
     UNION SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
 """
 
+#: Checks, unique constraints and indexes, and triggers of the tables, with the columns of a constraint.
+_RULES = """
+    SELECT relname, conname, ARRAY(
+        SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY(conkey)
+    )
+    FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid
+    WHERE contype IN ('c', 'u', 'x') AND relnamespace = current_schema()::regnamespace AND NOT relispartition
+    UNION ALL
+    SELECT relname, indexrelid::regclass::text, '{}' FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
+    WHERE indisunique AND relnamespace = current_schema()::regnamespace AND NOT relispartition
+        AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+    UNION ALL
+    SELECT relname, tgname, '{}' FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+    WHERE NOT tgisinternal AND relnamespace = current_schema()::regnamespace AND NOT relispartition
+"""
+_PGTRIGGER = re.compile(r"^pgtrigger_|_[0-9a-f]{5}$")
+
 
 class Column(NamedTuple):
     nullable: bool
@@ -38,12 +55,40 @@ def problems(cursor: Any, models: list[Any], source: Path) -> Iterator[str]:
     for model in models:
         if model._meta.managed and not model._meta.proxy:
             yield from _of_model(model, tables)
+    yield from _of_rules(cursor, models, source)
     labels = {model._meta.app_label for model in models}
     cursor.execute(_RELATIONS)
     there = {name for (name,) in cursor.fetchall()}
     for name, file in sorted(_in_sql(source).items()):
         if name.partition("_")[0] in labels and name not in there:
             yield f"{name}: it is gone, and {file} uses it"
+
+
+def _of_rules(cursor: Any, models: list[Any], source: Path) -> Iterator[str]:
+    """A rule that the earlier code names nowhere can refuse what that code stores."""
+    earlier = "".join(file.read_text() for file in sorted((source / "controlplane").rglob("*.py")))
+    known = {model._meta.db_table: model for model in models}
+    cursor.execute(_RULES)
+    for table, name, columns in sorted(cursor.fetchall()):
+        if table in known and _PGTRIGGER.sub("", name) not in earlier:
+            names, unique = _of_model_itself(known[table])
+            if name not in names and frozenset(columns) not in unique:
+                yield f"{table}: the rule {name} is new, and can refuse what the earlier code stores"
+
+
+def _of_model_itself(model: Any) -> tuple[set[str], set[frozenset[str]]]:
+    """Names of its rules, also if no file here has them, and columns that are unique together.
+
+    Django and Postgres name the checks of fields, and what is unique in a field or together.
+    """
+    from django.db import connection
+
+    meta = model._meta
+    fields = meta.local_concrete_fields
+    checks = {f"{meta.db_table}_{field.column}_check" for field in fields if field.db_check(connection)}
+    unique = {frozenset({field.column}) for field in fields if field.unique}
+    together = (frozenset(meta.get_field(name).column for name in names) for names in meta.unique_together)
+    return checks | {rule.name for rule in meta.constraints}, unique | set(together)
 
 
 def _of_model(model: Any, tables: dict[str, dict[str, Column]]) -> Iterator[str]:
@@ -59,6 +104,8 @@ def _of_model(model: Any, tables: dict[str, dict[str, Column]]) -> Iterator[str]
             continue
         if field.null and not column.nullable:
             yield f"{table}.{name}: NOT NULL, and the earlier code stores NULL"
+        if column.nullable and not field.null:
+            yield f"{table}.{name}: can be NULL, and the earlier code reads a value"
         if column.length is not None and column.length < (field.max_length or 0):
             yield f"{table}.{name}: {column.length} characters at most, and the earlier code stores more"
     for name, column in tables[table].items():

@@ -50,6 +50,34 @@ def test_code_of_the_last_release_reads_and_writes_every_table(tmp_path: Path) -
             "audit_entry.epoch: NOT NULL, and the earlier code stores NULL",
         ),
         (
+            "ALTER TABLE audit_entry ALTER reason DROP NOT NULL",
+            "audit_entry.reason: can be NULL, and the earlier code reads a value",
+        ),
+        *(
+            (
+                f"ALTER TABLE audit_entry ADD CONSTRAINT stricter {rule}",
+                "audit_entry: the rule stricter is new, and can refuse what the earlier code stores",
+            )
+            for rule in ("CHECK (length(reason) > 8) NOT VALID", "UNIQUE (target_name)")
+        ),
+        (
+            "CREATE UNIQUE INDEX stricter ON audit_entry (actor) WHERE actor = 'ada'",
+            "audit_entry: the rule stricter is new, and can refuse what the earlier code stores",
+        ),
+        (
+            "CREATE TRIGGER stricter BEFORE INSERT ON drills_drill FOR EACH ROW"
+            " EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "drills_drill: the rule stricter is new, and can refuse what the earlier code stores",
+        ),
+        # It does not see these: docs/upgrading.md.
+        ("ALTER TABLE audit_entry ALTER epoch TYPE numeric", ""),
+        ("CREATE OR REPLACE FUNCTION unused(x text) RETURNS int LANGUAGE sql AS 'SELECT 1'", ""),
+        (
+            "ALTER TABLE audit_entry DROP CONSTRAINT entry_chained_once;"
+            " ALTER TABLE audit_entry ADD CONSTRAINT entry_chained_once UNIQUE (environment)",
+            "",
+        ),
+        (
             "DROP TABLE series_frame",
             "series_frame: it is gone, and controlplane/gateway/postgres/series_frames.py uses it",
         ),
