@@ -1,5 +1,5 @@
 """Python's search for garbage is off while a process loads its code, which stays until the end. The
-search took a third of the CPU of a start.
+search took up to a third of the CPU of a start.
 """
 
 import gc
