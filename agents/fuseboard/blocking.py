@@ -218,6 +218,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """See ``fuseboard.Agent.charge``."""
         self._started().charge(name, usage, tenant=tenant, batch=batch)
 
+    def charge_after(self, asks: Sequence[Ask]) -> None:
+        """See ``fuseboard.Agent.charge_after``."""
+        self._started().charge_after(asks)
+
     def finish(self, decision: Decision) -> None:
         """See ``fuseboard.Agent.finish``."""
         self._started().finish(decision)

@@ -4,6 +4,7 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import msgspec
 import pytest
@@ -202,3 +203,64 @@ async def test_on_a_cluster_they_are_never_over_and_nothing_stays_spent(cluster:
             return await joint.admit(wanted)
 
         assert (await eventually(whole, accept=lambda decision: decision.allowed)).allowed
+
+
+async def test_what_is_charged_afterwards_may_pass_the_limit(agent: Agent):
+    assert (await agent.admit_request("acme")).allowed
+    agent.charge_after([Ask(tenant="acme", cost=321), Ask(subject=ADDRESS, cost=1)])
+
+    async def refused() -> Decision:
+        decision = await agent.admit_request("acme")
+        agent.give_back(decision)
+        return decision
+
+    decision = await eventually(refused, accept=lambda decision: not decision.allowed)
+    assert decision.rule == "five"
+    left = await agent.admit_request(None, subject=ADDRESS)
+    assert {limit.name: limit.remaining for limit in left.limits}["per-ip"] == 0
+    with pytest.raises(Misconfigured):
+        agent.charge_after([Ask(tenant="acme", cost=0)])
+
+
+async def test_an_unknown_tenant_is_charged_when_its_record_is_there(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        arriving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        server.configuration.fetch = lambda: arriving
+        wanted = [Wanted("new", (("calls", 7),), NO_SUBJECT)]
+        server.admission.charging.charge_after(server.admission.joint, wanted)
+        arriving.set_result(None)
+
+        async def refused() -> Decision:
+            decision = await server.admission.admit_request("new")
+            server.admission.give_back(decision)
+            return decision
+
+        assert (await eventually(refused, accept=lambda decision: not decision.allowed)).rule == "five"
+
+
+async def test_without_redis_it_is_charged_to_the_shares_of_the_pod_and_reported_later():
+    policy = msgspec.structs.replace(RULES, tiers=(Tier(name="free", quotas=(REQUESTS,)),), service_limits=())
+    async with running("redis://127.0.0.1:1", configuration=configured(policy), connected=False) as server:
+        wanted = [Wanted("acme", (("calls", 20),), NO_SUBJECT), Wanted("", ONE_CALL, ADDRESS)]
+        server.admission.charging.charge_after(server.admission.joint, wanted)
+        refused = await server.admission.admit_request("acme")
+        assert (refused.allowed, refused.rule, refused.mode) == (False, "requests", Mode.LOCAL)
+        alone = server.admission.redis_fallback.allowed_alone()
+        assert alone is not None
+        assert alone.unreported == 21
+
+
+def test_threads_and_the_fake_charge_afterwards_too(limits: redis.Redis, redis_url: str):
+    publish(limits, RULES, revision=1, tenants=TENANTS)
+    with blocking.Agent(settings=AgentSettings(redis_url=redis_url, state_dir=None)) as agent:
+        agent.charge_after([Ask(tenant="acme", cost=9)])
+        deadline = monotonic() + 20
+        while (decision := agent.admit_request("acme")).allowed and monotonic() < deadline:
+            agent.give_back(decision)
+            sleep(0.01)
+        assert not decision.allowed
+    fake = FakeAgent()
+    fake.charge_after([Ask(tenant="acme", cost=9)])
+    assert fake.charged == [Ask(tenant="acme", cost=9)]
+    with pytest.raises(Misconfigured):
+        fake.charge_after([])

@@ -1,11 +1,14 @@
 """Charges for what no permit was asked for, such as a batch whose usage a vendor reports hours later."""
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from time import monotonic
+from typing import Any
 
 from msgspec import Struct, field
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.admission.joint_admission import JointAdmission, Wanted
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.batching.demand import Demand
@@ -42,8 +45,28 @@ class Charging(Struct, frozen=True):
             loaded = await configuration.load_record(tenant)
             self._charge(dependency, costs, tenant, loaded, batch=batch)
 
+        self._later(load())
+
+    def charge_after(self, joint: JointAdmission, wanted: Sequence[Wanted]) -> None:
+        """Charge requests that were made, with their calls. Slots are not taken: the work has ended."""
+        if joint.knows(wanted):
+            self._charge_after(joint, wanted)
+            return
+
+        async def load() -> None:
+            await joint.load(wanted)
+            self._charge_after(joint, wanted)
+
+        self._later(load())
+
+    def _charge_after(self, joint: JointAdmission, wanted: Sequence[Wanted]) -> None:
+        for one in wanted:
+            for lane in joint.lanes(one):
+                self._spend(lane.domain.name, lane.demand)
+
+    def _later(self, what: Coroutine[Any, Any, None]) -> None:
         # The loop keeps only weak references to its tasks.
-        task = asyncio.get_running_loop().create_task(load())
+        task = asyncio.get_running_loop().create_task(what)
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
 

@@ -67,8 +67,8 @@ class JointAdmission(Struct, frozen=True):
 
     async def admit(self, wanted: Sequence[Wanted]) -> Decision:
         """Decide all of them. ``parts`` of the decision has one for each."""
-        await self._load(wanted)
-        asked = [Asked(one, self._lanes(one)) for one in wanted]
+        await self.load(wanted)
+        asked = [Asked(one, self.lanes(one)) for one in wanted]
         domain = self.requests.domains.of_everybody
         if domain is None:
             return await self._in_turn(asked)
@@ -79,7 +79,12 @@ class JointAdmission(Struct, frozen=True):
                 self._count(one, part)
         return decision
 
-    async def _load(self, wanted: Sequence[Wanted]) -> None:
+    def knows(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether the records of all their tenants were looked up."""
+        snapshot = self.requests.configuration.snapshot
+        return all(not one.tenant or snapshot.quotas_of(one.tenant).loaded for one in wanted)
+
+    async def load(self, wanted: Sequence[Wanted]) -> None:
         """Look up the tenants without a record, together. Only one answer that is late is waited for."""
         configuration = self.requests.configuration
         missing = [
@@ -93,7 +98,8 @@ class JointAdmission(Struct, frozen=True):
             if not (await configuration.load_record(tenant)).loaded:
                 return
 
-    def _lanes(self, one: Wanted) -> tuple[RequestLane, ...]:
+    def lanes(self, one: Wanted) -> tuple[RequestLane, ...]:
+        """The lanes that decide a request whose tenant was looked up."""
         requests = self.requests
         if not one.tenant:
             snapshot = requests.configuration.snapshot

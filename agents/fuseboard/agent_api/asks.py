@@ -89,3 +89,17 @@ class Asks(PodState, LoopAgent):
         if observer is not None:
             self._safely(partial(observer.decided, decision, monotonic() - begun))
         return decision
+
+    def charge_after(self, asks: Sequence[Ask]) -> None:
+        """Charge up to 50 requests whose costs are known only now, such as the tokens of an answer.
+
+        Each is charged to the limits that ``admit_request`` would charge, with its calls and all other costs,
+        also past the limit: later requests are refused, and this is not. It takes no slots, and no request
+        is counted as allowed. Without Redis, the pod charges its shares, and reports them to Redis later.
+        Corrections of what was admitted are for ``settle``.
+
+        From any thread, and never waits. Raises ``Misconfigured`` for invalid arguments, and nothing else.
+        """
+        wanted = check_asks(asks, self.configuration.snapshot.tuning.ipv6_prefix)
+        admission = self._runtime.admission
+        self._run_on_loop(partial(admission.charging.charge_after, admission.joint, wanted))

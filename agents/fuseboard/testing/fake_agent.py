@@ -67,6 +67,8 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self.outcomes: list[tuple[str, Outcome]] = []
         #: Usage that was charged without a permit, in order: the name, and amounts by measure.
         self.charges: list[tuple[str, dict[str, int]]] = []
+        #: Requests that were charged after they were made, in order.
+        self.charged: list[Ask] = []
         #: How long retries waited, if ``no_sleep`` is in force.
         self.waits: list[float] = []
         self._refused: dict[str, ScriptedRefusal] = {}
@@ -248,6 +250,11 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         """See ``charges``."""
         check_name("a dependency or a model", name)
         self.charges.append((name, usage_of(usage)))
+
+    def charge_after(self, asks: Sequence[Ask]) -> None:
+        """See ``charged``."""
+        check_asks(asks)
+        self.charged.extend(asks)
 
     def finish(self, decision: Decision) -> None:
         """A request holds nothing here."""
