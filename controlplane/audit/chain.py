@@ -12,14 +12,14 @@ from hashlib import sha256
 from typing import Self
 
 from django.db import connection, transaction
-from django.db.models import Q, TextField
+from django.db.models import Min, TextField
 from django.db.models.functions import Cast
 
 from controlplane.audit.models import ChainHead, Entry
 from fuseboard.contract.portable import Portable
 
 FIRST = "0" * 64
-#: Rows of one statement. A statement of all rows would meet the time limit of the session.
+#: Numbers of one statement. A statement of all rows would meet the time limit of the session.
 _AT_ONCE = 2_000
 
 #: Environment and number of an entry -> its hashes as noted elsewhere. There should be one.
@@ -103,18 +103,17 @@ def _environments() -> Iterator[str]:
 
 def _rows(environment: str) -> Iterator[Entry]:
     """In their order. The first one without a number comes last."""
-    every = Entry.objects.filter(environment=environment).order_by("sequence", "id")
+    rows = Entry.objects.filter(environment=environment)
+    every = rows.order_by("sequence", "id")
     every = every.annotate(before_text=Cast("before", TextField()), after_text=Cast("after", TextField()))
-    page = list(every[:_AT_ONCE])
-    while page:
+    first = rows.aggregate(first=Min("sequence"))["first"]
+    while first is not None:
+        after = first + _AT_ONCE
+        # A range needs no good plan: after a restore, Postgres has no statistics.
+        page = list(every.filter(sequence__gte=first, sequence__lt=after))
         yield from page
-        number, pk = page[-1].sequence, page[-1].pk
-        if number is None:
-            return
-        # A number can be there twice, if the constraint was removed.
-        after = Q(sequence=number, pk__gt=pk) | Q(sequence__gt=number)
-        # The index finds the first of these rows by the second condition.
-        page = list(every.filter(after, sequence__gte=number)[:_AT_ONCE])
+        later = rows.filter(sequence__gte=after)
+        first = after if page else later.aggregate(first=Min("sequence"))["first"]
     yield from every.filter(sequence=None)[:1]
 
 
