@@ -3,6 +3,7 @@
 `make lint` reads all pages as the site does, and fails for a link to a page or a heading that does not exist.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_without_its_environment_the_site_says_what_to_run(
 ) -> None:
     monkeypatch.setattr(build, "SPHINX", tmp_path / "python")
     for check in (True, False):
-        assert "Run: sh tools/environment.sh .venv-docs" in build.build(check=check)
+        assert "Run: sh tools/environment.sh .venv-docs" in (build.build(check=check) or "")
 
 
 def test_a_draw_that_failed_names_no_site(
@@ -35,10 +36,20 @@ def test_a_draw_that_failed_names_no_site(
     monkeypatch.setattr(build, "write_pages", written.append)
     monkeypatch.setattr(build, "draw", lambda **_: 2)
     for check in (True, False):
-        assert "Sphinx ended with 2" in build.build(check=check)
+        assert "Sphinx ended with 2" in (build.build(check=check) or "")
     assert written == [DOCS]
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "site").exists()
+
+
+def test_a_check_without_fault_ends_as_a_command_that_succeeds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "SPHINX", tmp_path)
+    monkeypatch.setattr(build, "draw", lambda **_: 0)
+    with pytest.raises(SystemExit) as end:
+        sys.exit(build.build(check=True))
+    assert end.value.code is None
 
 
 def test_the_reference_has_each_public_method_with_its_signature() -> None:

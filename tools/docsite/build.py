@@ -56,20 +56,20 @@ def draw_api_reference(folder: Path) -> None:
     (folder / "index.html").write_text(_API_PAGE)
 
 
-def build(*, check: bool) -> str:
-    """Returns what is wrong; empty if nothing is."""
+def build(*, check: bool) -> str | None:
+    """Returns what is wrong, for ``sys.exit``: an empty text would be a failure too."""
     if not SPHINX.exists():
         return f"There is no {SPHINX}. Run: sh tools/environment.sh .venv-docs requirements/docs.txt"
     if check:
         code = draw(builder="dummy", output=ROOT / "build" / "checked")
-        return f"Sphinx ended with {code}. Mend what it names." if code else ""
+        return f"Sphinx ended with {code}. Mend what it names." if code else None
     write_pages(DOCS)
     shutil.rmtree(SITE, ignore_errors=True)
     if code := draw(builder="html", output=SITE):
         return f"Sphinx ended with {code}: the site is not complete. Mend what it names, and run this again."
     draw_api_reference(SITE / "api")
     sys.stdout.write(f"The site is in {SITE}: open {SITE}/docs/index.html\n")
-    return ""
+    return None
 
 
 if __name__ == "__main__":
