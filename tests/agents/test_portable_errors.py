@@ -57,6 +57,7 @@ def request_of(kind: type[BaseException]) -> Any:
 
 
 EXAMPLES: dict[str, Any] = {
+    "answered": False,
     "legacy": True,
     "after_s": 2.5,
     "code": next(iter(Exit)),

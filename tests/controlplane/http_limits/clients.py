@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import uvicorn
+from asgiref.sync import sync_to_async
+from django.db import connections
 
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import limited
@@ -25,6 +27,9 @@ async def web_wire(*, keep_alive_s=75, **limits):
     """Opens connections to a web process that runs as in production, apart from these limits."""
     from controlplane.asgi import application
 
+    # An earlier test may have left a connection in the thread that checks logins. Looking at it would be
+    # access to a database, which a test without one must not have.
+    await sync_to_async(connections.close_all)()
     config = web.server_config(application, limits=replace(web.LIMITS, **limits))
     config.timeout_keep_alive = keep_alive_s
     async with served(config) as connect:
