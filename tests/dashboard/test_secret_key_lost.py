@@ -16,9 +16,12 @@ from controlplane.accounts.people import remove_second_factor
 from controlplane.alerts.delivery.receivers import add_receiver, remove_receiver
 from controlplane.alerts.rules.rule import Finding
 from controlplane.alerts.state.evaluate import evaluate
+from controlplane.editing import edits
+from controlplane.policies.models import Environment
 from controlplane.status.read_facts import read_facts
 from controlplane.status.read_watched import forget
 from controlplane.status.status import status_of
+from fuseboard.contract import keys
 from tests.controlplane.status.test_stored_figures import exported
 from tests.people import ADA, PASSWORD
 
@@ -82,6 +85,14 @@ def test_an_alert_fires_until_what_is_lost_was_removed(lost: str, production: st
     assert "log in" not in one.detail
     remove_receiver(environment=production, name="pager", reason="the key was lost", actor=ADA)
     assert found() == []
+
+
+def test_edits_are_published_without_the_key(lost: str, production: str, limits: Any) -> None:
+    edits.create_tenant(
+        tenant="later", tier="pro", environment=production, reason="the key was lost", actor=ADA
+    )
+    revision = Environment.objects.get(pk=production).revision
+    assert int(limits.hget(keys.config_head(production), "revision")) == revision
 
 
 def test_pages_say_what_cannot_be_read(lost: str, log_in: Any) -> None:

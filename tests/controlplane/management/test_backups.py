@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from tests.controlplane.web_process import database_url
 from tests.people import ADA
 from tests.postgres_programs import program
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs/backup.md").read_text()
 ANOTHER_KEY = "another key, which is as long as a key should be, and random"
 
 
@@ -172,6 +175,25 @@ def test_another_key_is_named_and_an_accepted_one_is_not_a_difference(manifest: 
         verified(manifest)
     settings.SECRET_KEY_FALLBACKS = [before]
     assert "manage.py renew_secrets" in verified(manifest)
+
+
+def test_postgres_understands_the_settings_of_the_archive_as_pasted(transactional_db: Any) -> None:
+    """They have quotes within quotes. Only a restart or a reload would apply them."""
+    lines = re.findall(r"^psql .*ALTER SYSTEM SET .*$", PAGE, re.MULTILINE)
+    variables = os.environ | {"DATABASE_URL": database_url()}
+    variables["PATH"] = f"{program('psql').parent}:{variables['PATH']}"
+    with connection.cursor() as cursor:
+        try:
+            for line in lines:
+                subprocess.run(["bash", "-euc", line], env=variables, check=True, capture_output=True)
+            cursor.execute(
+                "SELECT name, setting FROM pg_file_settings WHERE name LIKE 'archive%' ORDER BY seqno"
+            )
+            found = dict(cursor.fetchall())
+        finally:
+            for name in ("archive_mode", "archive_command"):
+                cursor.execute(f"ALTER SYSTEM RESET {name}")
+    assert found == {"archive_mode": "on", "archive_command": "test ! -f /archive/%f && cp %p /archive/%f"}
 
 
 def test_what_is_no_manifest_is_refused(tmp_path: Path, transactional_db: Any) -> None:
