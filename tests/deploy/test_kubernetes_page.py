@@ -1,6 +1,8 @@
 """What ``docs/kubernetes.md`` and the examples name exists: values, keys of the Secret, workloads, files."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from controlplane.api.http.body_limit import MAX_BODY, MAX_OF_PLAN
 from controlplane.checks import VARIABLES
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.management.commands.web import server_config
+from tests.controlplane.processes.test_settings import django
 from tests.deploy.manifests import CASES, EXAMPLES, PARTS, VERSIONS, load, manifests, problems, process
 from tests.deploy.test_chart_files import SCHEMA, merged
 from tools.render_chart import CHART, ROOT
@@ -48,6 +51,37 @@ def test_the_secrets_of_the_page_have_the_keys_that_the_chart_reads() -> None:
     assert found == secrets_of_the_manifests()
     assert set().union(*found.values()) == KEYS
     assert page_values()["secrets"] == {"name": "fuseboard", "metricsName": "fuseboard-metrics"}
+
+
+def test_the_secrets_that_the_page_makes_are_long_enough_and_end_without_a_line_break(tmp_path: Path) -> None:
+    lines = re.findall(r"^python3 (-c .*) > ([\w-]+)$", PAGE, re.MULTILINE)
+    assert {file for _, file in lines} == {"secret-key", "metrics-token"}
+    for words, file in lines:
+        subprocess.run(["sh", "-euc", f'"{sys.executable}" {words} > {file}'], cwd=tmp_path, check=True)
+        assert re.fullmatch(r"[\w-]{64}", (tmp_path / file).read_text())
+
+
+def test_a_worker_has_what_check_deploy_asks_for_and_no_other_process_has(tmp_path: Path) -> None:
+    """The page says to run it there. Each other one lacks a secret, which it would report."""
+    of_parts = {part: {name for name, _ in process("plain", part).secret_files.items()} for part in PARTS}
+    assert all(of_parts[part] < of_parts["worker"] for part in set(PARTS) - {"worker"})
+    secret = {
+        "database-url": "postgres://fuseboard:x@db.example.com/fuseboard?sslmode=verify-full",
+        "redis-url": "rediss://control:x@limits.example.com:6379/0",
+        "broker-url": "rediss://:x@broker.example.com:6379/0",
+        "secret-key": "k" * 25 + "0123456789" * 5,
+        "metrics-token": "the token of the scraper",
+    }
+    for name in of_parts["worker"]:
+        (tmp_path / name).write_text(secret[name])
+    variables = {
+        name: value.replace("/run/secrets/fuseboard", str(tmp_path))
+        for name, value in process("plain", "worker").environment.items()
+    }
+    done = django(
+        "check", "--deploy", "--fail-level", "INFO", **variables, FUSEBOARD_DATA_DIR=str(tmp_path / "data")
+    )
+    assert done.stdout.startswith("System check identified no issues"), done.stderr
 
 
 def test_every_workload_that_the_page_names_exists() -> None:
@@ -146,6 +180,14 @@ def test_the_page_removes_the_claims_of_gateways() -> None:
     gateways = process("plain", "gateway").workload["spec"]
     assert gateways["volumeClaimTemplates"]
     assert gateways["selector"]["matchLabels"][name] == value
+
+
+def test_the_last_job_stays_for_the_time_of_the_page() -> None:
+    job = process("plain", "migrate").workload
+    # Without a policy for its end, Helm leaves it.
+    assert job["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
+    assert job["spec"]["ttlSecondsAfterFinished"] == 24 * 3600
+    assert "Helm keeps the last job, which Kubernetes deletes after a day" in PAGE
 
 
 def test_the_page_lets_the_largest_body_through_the_ingress() -> None:
