@@ -18,6 +18,7 @@ from controlplane.runbooks.format import (
     read_runbook,
 )
 from controlplane.runbooks.shipped import shipped, split_title
+from tests.repo.test_compose import SERVICES
 from tools.demo.scenario import DEPENDENCIES
 
 #: What the product promises to ship, whatever a rule names.
@@ -77,6 +78,17 @@ def test_a_shipped_runbook_has_all_sections_and_steps_and_no_problem(slug: str) 
 def test_a_link_of_a_shipped_runbook_leads_to_another_one_or_to_a_page(slug: str) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", shipped()[slug].body):
         assert target.removesuffix(".md") in shipped() or target.startswith("/"), target
+
+
+def test_a_process_that_a_runbook_asks_has_the_port_of_its_service() -> None:
+    """The first one asked gateways at the port of web."""
+    ports = {name: SERVICES[name]["command"] for name in ("web", "gateway")}
+    ports = {name: words[words.index("--port") + 1] for name, words in ports.items()}
+    text = "\n".join(runbook.body for runbook in shipped().values())
+    asked = re.findall(r"\b(web|gateway):(\d+)\b", text)
+    assert {name for name, _ in asked} == set(ports)
+    assert [(name, port) for name, port in asked if ports[name] != port] == []
+    assert f"http://ADDRESS:{ports['web']}/healthz` at each web process" in text
 
 
 def test_the_words_of_a_step_are_without_markup_and_keep_its_key_when_it_moves() -> None:
