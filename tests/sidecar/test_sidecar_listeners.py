@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import stat
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -11,13 +12,14 @@ import pytest
 
 from fuseboard.errors import Misconfigured
 from fuseboard.serving.exchange import Request
+from fuseboard.serving.http1 import Bounds
 from fuseboard.serving.sockets import peer_uid
 from fuseboard.sidecar.access import UnixAccess
 from fuseboard.sidecar.app import Options
 from fuseboard.sidecar.probes import FIGURES
 from tests.agents.servers import POLICY
 from tests.sidecar.conftest import Beside
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/sidecar.md").read_text()
 CALL = {"dependency": "payments"}
@@ -71,6 +73,44 @@ class TestUnixSocket:
                     pass
         assert path.exists()
 
+    async def test_the_socket_of_a_process_that_accepts_nothing_is_taken(
+        self, beside: Beside, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "frozen"
+        with ExitStack() as peers, socket.socket(socket.AF_UNIX) as frozen:
+            frozen.bind(str(path))
+            frozen.listen(0)
+            with suppress(BlockingIOError):  # until the kernel queues no more
+                while True:
+                    peer = peers.enter_context(socket.socket(socket.AF_UNIX))
+                    peer.setblocking(False)
+                    peer.connect(str(path))
+            with pytest.raises(Misconfigured, match="cannot be used"):
+                async with beside(POLICY, Options(listen=None, unix=str(path))):
+                    pass
+        assert path.exists()
+
+    async def test_a_path_that_is_too_long_is_named_with_its_problem(
+        self, beside: Beside, tmp_path: Path
+    ) -> None:
+        with pytest.raises(Misconfigured, match="too long"):
+            async with beside(POLICY, Options(listen=None, unix=str(tmp_path / ("a" * 200)))):
+                pass
+
+    async def test_the_connections_over_tcp_leave_those_of_the_unix_socket_alone(
+        self, beside: Beside, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "fuseboard.sock"
+        options = Options(listen=("127.0.0.1", 0), unix=str(path), bounds=Bounds(connections=1))
+        async with beside(POLICY, options) as client, over(path) as http:
+            assert (await http.post("/v1/calls", json=CALL)).status_code == 200
+            local = client.running.connections[1]
+            for _ in range(3):
+                with socket.create_connection(("127.0.0.1", client.running.port)):
+                    await eventually(lambda: len(client.running.connections[0]) == 1)
+            assert (await http.post("/v1/calls", json=CALL)).status_code == 200
+            assert (local.refused, local.displaced, len(local)) == (0, 0, 1)
+
     def test_a_peer_over_tcp_has_no_user(self) -> None:
         with socket.socket(socket.AF_INET) as one:
             assert peer_uid(one) is None
@@ -95,6 +135,17 @@ class TestProbes:
                 assert (await http.get("/readyz")).status_code == 503
                 assert (await http.get("/healthz")).status_code == 200
                 assert (await client.call())["allowed"] is True
+
+    async def test_connections_that_send_nothing_stop_no_probe(self, beside: Beside) -> None:
+        async with beside(POLICY, self.OPTIONS) as client:
+            port = client.running.probes_port
+            with ExitStack() as silent:
+                for _ in range(64):
+                    silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(3):
+                    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
+                        answer = await http.get(f"http://127.0.0.1:{port}/healthz")
+                    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
 
     async def test_metrics_are_those_of_the_agent_and_of_the_sidecar(self, beside: Beside) -> None:
         async with beside(POLICY, self.OPTIONS) as client:

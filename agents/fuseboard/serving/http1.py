@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: one request at a time, within bounds.
 
-Whatever a peer sends, a connection keeps at most one read of a socket, the head and body of one request, and
-a few requests that wait for it.
+Whatever a peer sends, a connection keeps at most one read of a socket, the head and body of one request, a
+few requests that wait for it, and ``write_bytes`` of answers and one more.
 """
 
 import asyncio
@@ -36,23 +36,28 @@ LAST_ANSWERS_S = 0.5
 #: once, the bytes that nothing reads would reset it, and the answer could be lost.
 LINGER_S = 1.0
 
+#: A connection gets so many answers in one turn of the loop. Then others have theirs.
+PER_TURN = 16
+
 
 class Bounds(Struct, frozen=True, kw_only=True):
     head_bytes: int = 8 * 1024
     body_bytes: int = 16 * 1024
-    #: From the first byte of a request to its last.
+    #: From the first byte of a request to its last, and from the connection to the first byte.
     request_s: float = 5.0
-    #: Without a request.
+    #: Without a request, after an answer.
     idle_s: float = 75.0
     connections: int = 1024
-    #: Requests of one connection that wait for the one before.
+    #: Requests of one connection that wait for the one before, or for the next turn of the loop.
     pipelined: int = 16
+    #: A connection has more than one request.
+    keeps_open: bool = True
     #: A peer that does not read its answers is not read from until fewer bytes wait.
     write_bytes: int = 64 * 1024
 
 
 class Connections:
-    """The open connections of a process."""
+    """The open connections that share their bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -60,16 +65,25 @@ class Connections:
         self._tasks: set[asyncio.Task[Answer]] = set()
         #: No connection is kept after its next answer.
         self.closing = False
-        #: Connections that were refused because there were too many.
+        #: Connections that were refused because there were too many, and all had a request.
         self.refused = 0
+        #: Connections without a request that made room for newer ones.
+        self.displaced = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, one: "Http1") -> bool:
+        """When there are too many, the connection that has had no answer for the longest time is closed."""
         if len(self._open) >= self.bounds.connections:
-            self.refused += 1
-            return False
+            idle = [other for other in self._open if not other.is_busy]
+            if not idle:
+                self.refused += 1
+                return False
+            self.displaced += 1
+            oldest = min(idle, key=lambda other: other.since)
+            oldest.abort()
+            self._open.discard(oldest)
         self._open.add(one)
         return True
 
@@ -121,10 +135,16 @@ class Http1(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         #: Bytes that were read since the last whole request.
         self._read = 0
-        self._ended = self._lingers = False
-        self.on_message_begin()
-        #: When the connection is closed, on the monotonic clock.
-        self.until = monotonic() + self._bounds.idle_s
+        #: Requests that were begun in this turn of the loop, as far as one read brought them.
+        self._begun = 0
+        #: The next turn of the loop goes on with what waits.
+        self._next: asyncio.Handle | None = None
+        self._ended = self._lingers = self._paused = False
+        #: The time of the last answer, on the monotonic clock, or of the connection.
+        self.since = monotonic()
+        #: When the connection is closed.
+        self.until = self.since + self._bounds.request_s
+        self._forget_request()
 
     # The connection
 
@@ -132,6 +152,21 @@ class Http1(asyncio.Protocol):
     def is_busy(self) -> bool:
         """Whether a request waits for its answer."""
         return self._task is not None
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no other request of the connection waits."""
+        return self._task is None and not self._queue
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the next request has its turn: none waits for its answer, and the peer reads."""
+        return (
+            self._task is None
+            and not self._paused
+            and not self._ended
+            and self._transport.get_write_buffer_size() <= self._bounds.write_bytes
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -146,20 +181,27 @@ class Http1(asyncio.Protocol):
         self._connections.discard(self)
         if self._task is not None:
             self._task.cancel()
+        if self._next is not None:
+            self._next.cancel()
 
     def pause_writing(self) -> None:
+        self._paused = True
         self.until = monotonic() + self._bounds.idle_s
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._paused = False
         self._transport.resume_reading()
+        self._go_on_soon()
 
     def abort(self) -> None:
         self._ended = True
+        self._queue.clear()
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._read += len(data)
+        self._begun = 0
         while data and not self._ended:
             try:
                 if self._unparsed:
@@ -178,18 +220,27 @@ class Http1(asyncio.Protocol):
             self._refuse(413, "too-large", "head, body and trailers are too large")
         elif not self._complete_head and self._read > bounds.head_bytes:
             self._refuse(431, "too-large", f"the head has more than {bounds.head_bytes} bytes")
+        self._go_on_soon()
 
     # The request that is read
 
     def on_message_begin(self) -> None:
+        if self._ended:
+            raise ConnectionAbortedError  # the parser stops
+        self._forget_request()
+        self._partial = True
+        if self._task is None:
+            self.until = monotonic() + self._bounds.request_s
+
+    def _forget_request(self) -> None:
+        #: A request has begun, and is not complete.
+        self._partial = False
         self._url, self._headers, self._body = b"", dict[str, str](), b""
         self._method, self._keeps = "", True
         self._head_bytes = 0
         #: Bytes of the body that the parser leaves, because the request offers another protocol.
         self._unparsed = 0
         self._complete_head = False
-        if self._task is None:
-            self.until = monotonic() + self._bounds.request_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -203,21 +254,25 @@ class Http1(asyncio.Protocol):
             self._refuse(431, "too-large", f"the head has more than {self._bounds.head_bytes} bytes")
         elif known in _ONCE and known in self._headers:
             self._refuse(400, "malformed", f"the header {known} comes twice")
-        self._headers[known] = value.decode("latin-1")
+        self._headers[known] = value.decode("latin-1").strip(" \t")
 
     def on_headers_complete(self) -> None:
         self._complete_head = True
         self._method = self._parser.get_method().decode("latin-1")
         self._keeps = self._parser.should_keep_alive()
-        text = self._headers.get("content-length", "")
-        length = int(text) if text.isascii() and text.isdigit() else 0
+        text = self._headers.get("content-length", "0")
+        if not (text.isascii() and text.isdigit()):
+            # The parser and this class must find the same end of the body.
+            self._refuse(400, "malformed", "the Content-Length is not a number")
+            return
+        length = int(text)
         if length > self._bounds.body_bytes:
             self._refuse_body()
         elif self._parser.should_upgrade() and "transfer-encoding" in self._headers:
             self._refuse(400, "malformed", "the body of a request with Upgrade needs a Content-Length")
         elif self._parser.should_upgrade():
             self._unparsed = length
-        elif self._headers.get("expect", "").lower() == "100-continue" and not self._ended:
+        elif self._headers.get("expect", "").lower() == "100-continue" and self._is_first:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -238,7 +293,7 @@ class Http1(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._ended or self._unparsed:
             return
-        self._read = 0
+        self._read, self._partial = 0, False
         request = Request(
             method=self._method,
             path=self._url.decode("latin-1"),
@@ -246,7 +301,8 @@ class Http1(asyncio.Protocol):
             body=self._body,
             uid=self._uid,
         )
-        if self._task is None:
+        if self._is_first and self._may_begin and self._begun < PER_TURN:
+            self._begun += 1
             self._begin(request, self._keeps)
         elif len(self._queue) < self._bounds.pipelined:
             self._queue.append((request, self._keeps))
@@ -283,20 +339,32 @@ class Http1(asyncio.Protocol):
         except Exception:
             answer = self._defect()
         self._write(answer, method, keeps)
-        while self._queue and self._task is None:
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """Begin what waits in the next turn of the loop."""
+        if self._queue and self._task is None and not self._paused and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._next = None
+        while self._queue and self._may_begin:
             self._begin(*self._queue.popleft())
+        # The transport may have more than it should, and say so at the end of this turn only.
+        self._go_on_soon()
 
     def _defect(self) -> Answer:
         logger.exception("serving.defect: the request has no decision")
         return self._service.problem(500, "defect", "the request could not be decided: see the log")
 
     def _write(self, answer: Answer, method: str, keeps: bool) -> None:
-        keeps = keeps and not self._connections.closing
+        keeps = keeps and self._bounds.keeps_open and not self._connections.closing
         head = f"{_STATUS_LINES[answer.status]}{answer.kind}\r\ncontent-length: {len(answer.body)}\r\n"
         for name, value in answer.headers:
             head += f"{name}: {value}\r\n"
         head += "\r\n" if keeps else "connection: close\r\n\r\n"
-        self.until = monotonic() + self._bounds.idle_s
+        self.since = monotonic()
+        self.until = self.since + (self._bounds.request_s if self._partial else self._bounds.idle_s)
         self._transport.write(head.encode("latin-1") + (b"" if method == "HEAD" else answer.body))
         if not keeps:
             self._ended = True
@@ -314,7 +382,7 @@ class Http1(asyncio.Protocol):
         """The request cannot be read to its end, so the connection ends too."""
         if self._ended:
             return
-        if self._task is not None or self._queue:
+        if not self._is_first:
             # An answer now would look like that of the request before.
             self.abort()
             return

@@ -1,6 +1,7 @@
 """The sockets that a process listens on."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,34 +14,39 @@ from fuseboard.serving.sockets import unix_socket
 SWEEP_S = 1.0
 
 
-class Listeners:
-    """Listens until ``stop``. All sockets share the bounds of one process."""
+logger = logging.getLogger("fuseboard.serving")
 
-    def __init__(self, connections: Connections) -> None:
-        self.connections = connections
+
+class Listeners:
+    """Listens until ``stop``. Sockets with the same ``Connections`` share their bounds."""
+
+    def __init__(self) -> None:
         #: Called once in each sweep.
-        self.on_sweep: list[Callable[[], None]] = [connections.sweep]
+        self.on_sweep: list[Callable[[], None]] = []
+        self._connections: list[Connections] = []
         self._servers: list[asyncio.Server] = []
         self._paths: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    async def listen_tcp(self, service: Service, host: str, port: int) -> int:
+    async def listen_tcp(self, service: Service, connections: Connections, host: str, port: int) -> int:
         """The port: that of the system's choice if ``port`` is 0. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Http1(service, self.connections), host, port)
-        self._add(server)
+        server = await loop.create_server(lambda: Http1(service, connections), host, port)
+        self._add(server, connections)
         chosen: int = server.sockets[0].getsockname()[1]
         return chosen
 
-    async def listen_unix(self, service: Service, path: str) -> None:
+    async def listen_unix(self, service: Service, connections: Connections, path: str) -> None:
         """Raises ``OSError``. ``stop`` removes the file."""
         loop = asyncio.get_running_loop()
         sock = unix_socket(path)
-        self._add(await loop.create_unix_server(lambda: Http1(service, self.connections), sock=sock))
+        self._add(await loop.create_unix_server(lambda: Http1(service, connections), sock=sock), connections)
         self._paths.append(path)
 
-    def _add(self, server: asyncio.Server) -> None:
+    def _add(self, server: asyncio.Server, connections: Connections) -> None:
         self._servers.append(server)
+        if connections not in self._connections:
+            self._connections.append(connections)
         if self._timer is None:
             self._sweep()
 
@@ -54,9 +60,12 @@ class Listeners:
         for path in self._paths:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-        await self.connections.close()
+        await asyncio.gather(*(connections.close() for connections in self._connections))
 
     def _sweep(self) -> None:
-        for sweep in self.on_sweep:
-            sweep()
+        for sweep in (*(connections.sweep for connections in self._connections), *self.on_sweep):
+            try:
+                sweep()
+            except Exception:
+                logger.exception("serving.defect: what has expired is not closed")
         self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

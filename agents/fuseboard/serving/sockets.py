@@ -44,7 +44,10 @@ def _remove_unused(path: str) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
+        except BlockingIOError:
+            return  # a process listens, and does not accept: bind names the problem
         except ConnectionRefusedError:
             os.unlink(path)

@@ -82,11 +82,12 @@ def token_of(environ: Mapping[str, str]) -> TokenSource:
 
 
 def loopback_of(address: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``. Raises ``Misconfigured`` unless the host is loopback."""
+    """Host and port of ``HOST:PORT``. Raises ``Misconfigured`` unless ``Host`` may name the host."""
     host, port = address_of("--listen", address)
-    if not ip_address(host).is_loopback:
+    host = str(ip_address(host))
+    if host not in ("127.0.0.1", "::1"):
         raise Misconfigured(
-            "--listen must be an address of loopback, like 127.0.0.1:7480: others could spend your limits"
+            "--listen must be 127.0.0.1 or [::1], like 127.0.0.1:7480: others could spend your limits"
         )
     return host, port
 

@@ -27,8 +27,8 @@ logger = logging.getLogger("fuseboard.sidecar")
 #: A sidecar that stops leaves when its application has had no connection for this time.
 QUIET_S = 1.0
 _LOOK_S = 0.05
-#: Probes and scrapes.
-_FEW = Bounds(connections=64)
+#: Probes and scrapes. Anyone may ask, so each connection has one request and little time.
+_FEW = Bounds(connections=64, idle_s=5.0, keeps_open=False)
 
 Address = tuple[str, int]
 
@@ -53,7 +53,8 @@ class Running(Struct, frozen=True):
 
     agent: Agent
     sidecar: Sidecar
-    connections: Connections
+    #: Those of applications, over TCP and over the unix socket.
+    connections: tuple[Connections, ...]
     port: int = 0
     probes_port: int = 0
 
@@ -61,41 +62,44 @@ class Running(Struct, frozen=True):
 @asynccontextmanager
 async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Running]:
     """A sidecar with its agent. Raises ``Misconfigured`` if an address cannot be used."""
-    api, beside = Listeners(Connections(options.bounds)), Listeners(Connections(_FEW))
+    listeners = Listeners()
+    # Each has its own bounds: a process without access to the unix socket cannot use its connections up.
+    tcp, local = Connections(options.bounds), Connections(options.bounds)
     async with Agent(settings=settings) as agent:
         sidecar = Sidecar(agent)
-        api.on_sweep.append(sidecar.sweep)
+        listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
         try:
             if options.listen is not None:
                 service = Guarded(sidecar, LoopbackAccess(options.token))
-                port = await _listens("--listen", options.listen, api.listen_tcp(service, *options.listen))
+                listening = listeners.listen_tcp(service, tcp, *options.listen)
+                port = await _listens("--listen", options.listen, listening)
             if options.unix is not None:
                 service = Guarded(sidecar, UnixAccess(options.uids))
-                await _listens("--unix", options.unix, api.listen_unix(service, options.unix))
+                await _listens("--unix", options.unix, listeners.listen_unix(service, local, options.unix))
             if options.probes is not None:
-                probes = Probes(agent, sidecar, api.connections)
-                probes_port = await _listens(
-                    "--probes", options.probes, beside.listen_tcp(probes, *options.probes)
-                )
-            yield Running(agent, sidecar, api.connections, port, probes_port)
+                probes = Probes(agent, sidecar, (tcp, local))
+                listening = listeners.listen_tcp(probes, Connections(_FEW), *options.probes)
+                probes_port = await _listens("--probes", options.probes, listening)
+            yield Running(agent, sidecar, (tcp, local), port, probes_port)
         finally:
-            await api.stop()
-            await beside.stop()
+            await listeners.stop()
             # Slots and probes are free now, not when they expire; the agent sends what is left to report.
             sidecar.permits.end_all()
 
 
-async def drain(running: Running, drain_s: float) -> None:
-    """Decide on until the application has left.
+async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
+    """Decide on until the application has left, or ``leave`` is set.
 
-    A sidecar container of Kubernetes ends after the application: then nothing is connected. In an ordinary
-    container the signal comes to both at once, and the application ends its work first.
+    A sidecar container of Kubernetes ends after the application: then nothing is connected or under way. In
+    an ordinary container the signal comes to both at once, and the application ends its work first. Its
+    clients may close their connections between two requests, so calls without a report are waited for, too.
     """
-    running.sidecar.stopping = True
+    sidecar = running.sidecar
+    sidecar.stopping = True
     begun = quiet_since = monotonic()
-    while (now := monotonic()) < begun + drain_s and now < quiet_since + QUIET_S:
-        if len(running.connections):
+    while (now := monotonic()) < begun + drain_s and now < quiet_since + QUIET_S and not leave.is_set():
+        if any(map(len, running.connections)) or len(sidecar.permits) or len(sidecar.holds):
             quiet_since = now
         await asyncio.sleep(_LOOK_S)
 
@@ -123,8 +127,7 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
         logger.info("sidecar.started: %s", settings)
         await stop.wait()
         logger.info("sidecar.stopping: for at most %g s", options.drain_s)
-        if not leave.is_set():
-            await drain(started, options.drain_s)
+        await drain(started, options.drain_s, leave)
 
 
 def _addresses(started: Running, options: Options) -> list[str]:
@@ -147,7 +150,7 @@ async def _listens(option: str, address: Address | str, listening: Awaitable[Any
         return await listening
     except OSError as error:
         named = address if isinstance(address, str) else "{}:{}".format(*address)
-        raise Misconfigured(f"{option} {named} cannot be used: {error.strerror}") from None
+        raise Misconfigured(f"{option} {named} cannot be used: {error.strerror or error}") from None
 
 
 def _loop_factory() -> Callable[[], Any] | None:

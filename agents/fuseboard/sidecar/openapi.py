@@ -1,5 +1,6 @@
 """The OpenAPI document of the sidecar, from the structs that it reads and writes."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -26,6 +27,12 @@ _NO_DECISION = {
     "415": "The body is not JSON.",
     "503": "The sidecar is busy.",
 }
+
+
+@cache
+def encoded() -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(document())
 
 
 def document() -> dict[str, Any]:

@@ -11,20 +11,26 @@ from fuseboard.sidecar import answers
 from fuseboard.sidecar.routes import Sidecar
 from fuseboard.telemetry.prometheus_text import family
 
+_Those = tuple[Connections, ...]
+
 
 def _figure(name: str, text: str, *, total: bool = False) -> PodFigure:
     return PodFigure(f"fuseboard.sidecar.{name}", "", text, total=total)
 
 
 #: Each figure of the sidecar itself, and where it is. The figures of the agent come before them.
-FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, Connections], int]], ...] = (
+FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
     (
         _figure("connections", "Open connections of applications."),
-        lambda sidecar, connections: len(connections),
+        lambda _, connections: sum(map(len, connections)),
     ),
     (
         _figure("connections.refused", "Connections beyond the bound, which got 503.", total=True),
-        lambda sidecar, connections: connections.refused,
+        lambda _, connections: sum(those.refused for those in connections),
+    ),
+    (
+        _figure("connections.displaced", "Idle connections that made room for newer ones.", total=True),
+        lambda _, connections: sum(those.displaced for those in connections),
     ),
     (_figure("waiting", "Admissions that wait for their decision."), lambda sidecar, _: sidecar.waiting),
     (
@@ -59,7 +65,7 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, Connections], int]], ...] = (
 class Probes:
     problem = staticmethod(answers.problem)
 
-    def __init__(self, agent: Agent, sidecar: Sidecar, connections: Connections) -> None:
+    def __init__(self, agent: Agent, sidecar: Sidecar, connections: tuple[Connections, ...]) -> None:
         self._agent, self._sidecar, self._connections = agent, sidecar, connections
 
     def handle(self, request: Request) -> Answer:

@@ -76,7 +76,7 @@ class Sidecar:
 
     def handle(self, request: Request) -> _Answering:
         if request.path == openapi.PATH and request.method == "GET":
-            return Answer(200, msgspec.json.encode(openapi.document()))
+            return Answer(200, openapi.encoded())
         route = self._routes.get(request.path)
         if route is None:
             return answers.problem(404, "unknown-path", f"the sidecar answers {', '.join(self._routes)}")
@@ -120,6 +120,7 @@ class Sidecar:
             return answers.problem(400, "invalid", str(error))
         finally:
             self.waiting -= 1
+            admission.close()  # it has not begun if the caller left before its task did
 
     async def _admit_call(self, asked: AskCall) -> Answer:
         permit = await self._agent.admit_call(
