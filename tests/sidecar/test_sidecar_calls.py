@@ -11,7 +11,7 @@ import pytest
 from fuseboard import Agent, AgentSettings, Mode, Refused
 from fuseboard.contract.policy import Dependency, Limit, Policy, Tier
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
-from fuseboard.contract.sidecar import CallError
+from fuseboard.contract.sidecar import MAX_REPORTS, CallError
 from fuseboard.contract.words import Algorithm, CallTier, Outcome, WhenFull
 from fuseboard.sidecar import permits
 from fuseboard.sidecar.app import Options, running
@@ -32,7 +32,8 @@ TWO = Limit(name="requests", limit=2, window_ms=60_000, algorithm=Algorithm.SLID
 
 
 def policy(*vendor_limits: Limit, quotas: tuple[Limit, ...] = (), **dependency: Any) -> Policy:
-    payments = Dependency(name="payments", vendor_limits=vendor_limits, breaker=BREAKER, **dependency)
+    given = {"breaker": BREAKER, **dependency}
+    payments = Dependency(name="payments", vendor_limits=vendor_limits, **given)
     return msgspec.structs.replace(
         POLICY,
         tiers=(Tier(name="free", quotas=quotas), Tier(name="unlimited")),
@@ -63,7 +64,7 @@ async def test_an_allowed_call_has_a_permit_and_its_report_counts(beside: Beside
         )
         assert (call["timeout_ms"], call["expires_ms"]) == (30_000, 35_000)
         answer = await client.report({"permit": call["permit"], "status": 200, "elapsed_ms": 12})
-        assert answer == {"accepted": 1, "unknown": []}
+        assert answer == {"accepted": 1, "unknown": [], "invalid": []}
         await ended_as(client, {"ok": 1})
 
 
@@ -141,9 +142,102 @@ async def test_a_second_report_counts_nothing(beside: Beside) -> None:
     async with beside(policy()) as client:
         report = {"permit": (await client.call())["permit"], "status": 200}
         answer = await client.report(report, report, {"permit": "p-made-up", "status": 500})
-        assert answer == {"accepted": 1, "unknown": [report["permit"], "p-made-up"]}
+        assert (answer["accepted"], answer["unknown"]) == (1, [report["permit"], "p-made-up"])
         await ended_as(client, {"ok": 1})
         assert client.sidecar.reports.unknown == 2
+
+
+async def test_a_report_that_cannot_be_read_costs_no_other_report(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        first, second = [(await client.call())["permit"] for _ in range(2)]
+        answer = await client.report(
+            {"permit": first, "status": 1_000}, {"permit": second, "status": 503}, {"permit": "p", "odd": 1}
+        )
+        assert (answer["accepted"], answer["unknown"]) == (1, [])
+        assert [one["place"] for one in answer["invalid"]] == [0, 2]
+        assert "status" in answer["invalid"][0]["detail"]
+        await ended_as(client, {"failure": 1})
+        # It may be corrected.
+        assert (await client.report({"permit": first, "status": 503}))["accepted"] == 1
+        assert client.sidecar.reports.invalid == 2
+
+
+async def test_a_call_is_decided_whatever_is_reported_with_it(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        permit = (await client.call())["permit"]
+        reports = [{"permit": permit, "status": 503}, {"permit": "p", "status": "odd"}, 7]
+        assert (await client.call(reports=reports))["allowed"] is True
+        await ended_as(client, {"failure": 1})
+        assert client.sidecar.reports.invalid == 2
+        for wrong in ({"reports": 7}, {"reports": reports, "cost": 0}, {"cost": 0}):
+            answer = await client.http.post("/v1/calls", json={"dependency": "payments", **wrong})
+            assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("status", [599, 999])
+async def test_what_vendors_send_is_judged_and_not_refused(beside: Beside, status: int) -> None:
+    async with beside(policy()) as client:
+        report = {"status": status, "retry_after": "x" * 5_000, "code": "y" * 5_000, "elapsed_ms": 1e12}
+        answer = await client.report({"permit": (await client.call())["permit"], **report})
+        assert (answer["accepted"], answer["invalid"]) == (1, [])
+        await ended_as(client, {"failure": 1})
+
+
+async def test_as_many_reports_as_the_page_says_fit_into_a_body(beside: Beside) -> None:
+    async with beside(policy()) as client:
+        permits = [(await client.call())["permit"] for _ in range(MAX_REPORTS)]
+        reports = [
+            {
+                "permit": permit,
+                "elapsed_ms": 1234.5678901234567,
+                "status": 429,
+                "retry_after": "30",
+                "code": "rate_limit_exceeded",
+                "settle": {"tokens": 123_456},
+            }
+            for permit in permits
+        ]
+        assert (await client.report(*reports))["accepted"] == MAX_REPORTS
+
+
+async def test_a_defect_in_one_report_leaves_the_others(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with beside(policy()) as client:
+        reports = [{"permit": (await client.call())["permit"], "status": status} for status in (429, 503)]
+
+        def defect(*_: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(client.sidecar.reports, "bounded", defect)
+        answer = await client.report(reports[0] | {"settle": {"tokens": 1}}, reports[1])
+        assert answer["accepted"] == 2
+        await ended_as(client, {"neutral": 1, "failure": 1})
+
+
+STREAM = {"first_part_ms": 20_000, "between_parts_ms": 7_000}
+
+
+async def test_a_stream_is_bounded_by_its_parts_and_by_the_deadline_of_its_caller(beside: Beside) -> None:
+    async with beside(policy(**STREAM)) as client:
+        call = await client.call()
+        assert (call["timeout_ms"], call["first_part_ms"], call["between_parts_ms"]) == (None, 20_000, 7_000)
+        assert call["expires_ms"] == 600_000
+        call = await client.call(deadline_ms=90_000)
+        assert 80_000 < call["timeout_ms"] <= 90_000
+        assert call["timeout_ms"] < call["expires_ms"] <= 95_000
+    async with beside(policy()) as client:
+        call = await client.call()
+        assert (call["first_part_ms"], call["between_parts_ms"]) == (None, None)
+
+
+async def test_a_stream_is_slow_if_its_first_part_is(beside: Beside) -> None:
+    breaker = msgspec.structs.replace(BREAKER, slow_ms=600_000)
+    async with beside(policy(breaker=breaker, timeout_ms=1_000, first_part_ms=20_000)) as client:
+        for elapsed_ms in (19_000, 21_000):
+            permit = (await client.call())["permit"]
+            await client.report({"permit": permit, "status": 200, "elapsed_ms": elapsed_ms})
+        await ended_as(client, {"ok": 1, "slow": 1})
 
 
 async def test_a_permit_without_a_report_ends_as_neutral_and_frees_its_slot(
@@ -178,7 +272,7 @@ async def test_a_call_that_was_not_made_is_given_back(beside: Beside) -> None:
             # A refund goes to Redis with the next corrections.
             call = await eventually(client.call, accept=lambda call: call["allowed"])
             answer = await client.post("/v1/give-back", {"permit": call["permit"]})
-            assert answer == {"accepted": 1, "unknown": []}
+            assert answer == {"accepted": 1, "unknown": [], "invalid": []}
 
 
 async def test_the_real_cost_corrects_the_estimate(beside: Beside) -> None:

@@ -31,6 +31,7 @@ from fuseboard.contract.sidecar import (
     CallError,
     Finish,
     GiveBack,
+    InvalidReport,
     Problem,
     RefusedAnswer,
     Report,
@@ -82,7 +83,9 @@ ASKED: dict[str, Any] = {
     ),
 }
 ANSWERED: dict[str, msgspec.Struct] = {
-    "accepted.json": Accepted(accepted=1, unknown=("p2",)),
+    "accepted.json": Accepted(
+        accepted=1, unknown=("p2",), invalid=(InvalidReport(place=1, detail="Object missing `permit`"),)
+    ),
     "allowed_call.json": AllowedCall(
         permit="p1",
         timeout_ms=30_000,
@@ -90,6 +93,9 @@ ANSWERED: dict[str, msgspec.Struct] = {
         state=BreakerState.HALF_OPEN,
         mode=Mode.LOCAL,
         revision=42,
+    ),
+    "allowed_call.stream.json": AllowedCall(
+        permit="p1", first_part_ms=20_000, between_parts_ms=7_000, expires_ms=600_000, revision=42
     ),
     "allowed_request.json": AllowedRequest(hold="h1", headers={"ratelimit": '"requests";r=1'}, revision=42),
     "problem.json": Problem(type="urn:fuseboard:sidecar:busy", title="Busy", status=503, detail="wait"),
@@ -139,6 +145,7 @@ def test_an_unknown_member_is_refused_with_its_name(name: str) -> None:
         b'{"permit":"p1"}',
         b'{"permit":"p1","status":200,"error":"timeout"}',
         b'{"permit":"p1","status":99}',
+        b'{"permit":"p1","status":1000}',
         b'{"permit":"","status":200}',
         b'{"permit":"p1","outcome":"good"}',
         b'{"permit":"p1","status":200,"settle":{"tokens":-1}}',

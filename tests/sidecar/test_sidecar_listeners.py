@@ -1,11 +1,13 @@
 """The unix socket and the listener of probes and metrics."""
 
+import asyncio
 import os
 import re
 import socket
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from fuseboard.errors import Misconfigured
 from fuseboard.serving.exchange import Request
 from fuseboard.serving.http1 import Bounds
 from fuseboard.serving.sockets import peer_uid
+from fuseboard.sidecar import app
 from fuseboard.sidecar.access import UnixAccess
 from fuseboard.sidecar.app import Options
 from fuseboard.sidecar.probes import FIGURES
@@ -117,6 +120,39 @@ class TestUnixSocket:
         request = Request(method="POST", path="/", headers={}, body=b"")
         assert UnixAccess().refuse(request) is None
         assert UnixAccess(frozenset({0})).refuse(request) is not None
+
+
+class TestDrain:
+    @pytest.mark.parametrize(
+        ("asked", "ended"),
+        [
+            (("/v1/calls", CALL), ("/v1/give-back", "permit")),
+            (("/v1/requests", {"tenant": "acme", "costs": {"tokens": 1}}), ("/v1/finish", "hold")),
+        ],
+    )
+    async def test_a_call_that_is_under_way_is_waited_for_although_nothing_is_connected(
+        self, beside: Beside, monkeypatch: pytest.MonkeyPatch, asked: Any, ended: Any
+    ) -> None:
+        monkeypatch.setattr(app, "QUIET_S", 0.1)
+        async with beside(POLICY) as client:
+            base, (path, member) = client.http.base_url, ended
+            found = await client.post(*asked)
+            await client.http.aclose()
+            await eventually(lambda: not any(map(len, client.running.connections)))
+            draining = asyncio.create_task(app.drain(client.running, 600, asyncio.Event()))
+            await asyncio.wait([draining], timeout=0.5)
+            assert not draining.done()
+            async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:
+                answer = await http.post(path, json={member: found[member]})
+            assert answer.json()["accepted"] == 1
+            await asyncio.wait_for(draining, PATIENCE_S)
+
+    async def test_a_person_ends_the_wait(self, beside: Beside) -> None:
+        async with beside(POLICY) as client:
+            await client.call()
+            leave = asyncio.Event()
+            leave.set()
+            await asyncio.wait_for(app.drain(client.running, 600, leave), PATIENCE_S)
 
 
 class TestProbes:

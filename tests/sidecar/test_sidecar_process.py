@@ -15,11 +15,12 @@ import redis
 
 from fuseboard.cli import main
 from tests.agents.published import publish
-from tests.agents.servers import POLICY
+from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
+FAILURES = BREAKER.consecutive_failures
 LISTEN = ("--listen", "127.0.0.1:0", "--probes", "127.0.0.1:0")
 
 
@@ -76,13 +77,21 @@ def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(
         one.token_file.write_text("rotated\n")
         wait_until(lambda: one.post("/v1/reports", "[]")[0] == 401)
         permit = body.partition('"permit":"')[2].partition('"')[0]
-        report = f'[{{"permit": "{permit}", "status": 503}}]'
         one.token = "rotated"
-        assert one.post("/v1/reports", report) == (200, '{"accepted":1,"unknown":[]}')
+        further = [one.post("/v1/calls", '{"dependency": "payments"}')[1] for _ in range(FAILURES - 1)]
+        permits = [permit, *(found.partition('"permit":"')[2].partition('"')[0] for found in further)]
+        report = ",".join(f'{{"permit": "{permit}", "status": 503}}' for permit in permits)
+        accepted = f'{{"accepted":{FAILURES},"unknown":[],"invalid":[]}}'
+        assert one.post("/v1/reports", f"[{report}]") == (200, accepted)
         assert one.ready() == 200
         # As a sidecar container, it gets the signal when the application has ended: it does not wait long.
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(PATIENCE_S) == 0
+    # The reports have reached Redis: the next sidecar finds the breaker open.
+    with sidecar(redis_url, tmp_path) as one:
+        wait_until(
+            lambda: '"reason":"breaker_open"' in one.post("/v1/calls", '{"dependency": "payments"}')[1]
+        )
 
 
 def test_a_sidecar_decides_on_after_the_signal_until_the_application_has_left(
@@ -99,6 +108,16 @@ def test_a_sidecar_decides_on_after_the_signal_until_the_application_has_left(
             assert call["allowed"]
             report = [{"permit": call["permit"], "status": 200}]
             assert http.post("/v1/reports", json=report).json()["accepted"] == 1
+        assert one.process.wait(PATIENCE_S) == 0
+
+
+def test_a_person_at_a_terminal_ends_the_wait(limits: redis.Redis, redis_url: str, tmp_path: Path) -> None:
+    publish(limits, POLICY, revision=7)
+    with sidecar(redis_url, tmp_path, "--drain-s", "600") as one:
+        assert one.post("/v1/calls", '{"dependency": "payments"}')[0] == 200
+        one.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: one.ready() == 503)
+        one.process.send_signal(signal.SIGINT)
         assert one.process.wait(PATIENCE_S) == 0
 
 

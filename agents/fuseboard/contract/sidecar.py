@@ -13,8 +13,12 @@ from fuseboard.contract.words import BreakerState, CallTier, Mode, Outcome, Reas
 
 #: A larger body is refused.
 MAX_BODY_BYTES = 16 * 1024
-#: Reports in one request, and beside an admission.
-MAX_REPORTS, MAX_CARRIED_REPORTS = 200, 50
+#: Reports in one request, and beside an admission. As many with a code and costs fit into a body.
+MAX_REPORTS, MAX_CARRIED_REPORTS = 100, 50
+#: Vendors' own texts are cut to so many letters.
+MAX_TEXT = 200
+#: A longer call took this long.
+MAX_ELAPSED_MS = 86_400_000
 #: The longest wait that a caller may ask for.
 MAX_WAIT_MS = 30_000
 MAX_MEASURES = 16
@@ -27,7 +31,7 @@ GIVE_BACK_PATH = "/v1/give-back"
 
 #: The id of a permit or of a hold.
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=200)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Cost = Annotated[int, Meta(ge=1, le=1_000_000)]
 Amount = Annotated[int, Meta(ge=0, le=10**12)]
 Amounts = Annotated[dict[Slug, Amount], Meta(max_length=MAX_MEASURES)]
@@ -86,14 +90,14 @@ class Report(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     permit: Id
     outcome: Outcome | None = None
     #: The status of the vendor's answer. The sidecar judges it, with ``code`` and ``retry_after``.
-    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    status: Annotated[int, Meta(ge=100, le=999)] | None = None
     error: CallError | None = None
-    #: The vendor's own word in the body, such as ``insufficient_quota``.
-    code: Text = ""
-    #: The header ``Retry-After`` as it came.
-    retry_after: Text = ""
+    #: The vendor's own word in the body, such as ``insufficient_quota``. A long one is cut.
+    code: str = ""
+    #: The header ``Retry-After`` as it came. A long one is cut.
+    retry_after: str = ""
     #: How long the call took; of a stream, the time until its first part.
-    elapsed_ms: Annotated[float, Meta(ge=0, le=86_400_000)] | None = None
+    elapsed_ms: float | None = None
     #: The real costs, whatever the estimates were.
     settle: Amounts = {}
 
@@ -152,8 +156,14 @@ class AllowedCall(Struct, frozen=True, kw_only=True):
     allowed: bool = True
     #: Send it back in a report.
     permit: str
-    #: How long the call may take; ``null`` if the dependency is not registered.
+    #: How long the call may take; ``null`` if the dependency is not registered, or if only the parts of its
+    #: answer are bounded.
     timeout_ms: int | None = None
+    #: How long the call may take until the first part of its answer, if that is a stream; ``null`` for no
+    #: such bound.
+    first_part_ms: int | None = None
+    #: How long each further part may take.
+    between_parts_ms: int | None = None
     #: When the permit ends without a report.
     expires_ms: int
     state: BreakerState = BreakerState.CLOSED
@@ -176,10 +186,20 @@ class RefusedAnswer(Struct, frozen=True, kw_only=True):
     revision: int = 0
 
 
+class InvalidReport(Struct, frozen=True, kw_only=True):
+    """A report that counts nothing. Its permit may be reported again."""
+
+    #: Its place among the reports, from 0.
+    place: int
+    detail: str
+
+
 class Accepted(Struct, frozen=True, kw_only=True):
     accepted: int
     #: Permits and holds that have ended, or never were: their reports count nothing.
     unknown: tuple[str, ...] = ()
+    #: The others count.
+    invalid: tuple[InvalidReport, ...] = ()
 
 
 class Problem(Struct, frozen=True, kw_only=True):

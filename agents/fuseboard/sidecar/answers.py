@@ -5,6 +5,7 @@ sidecar that is busy must not look like that of an open breaker.
 """
 
 from math import ceil
+from time import monotonic
 
 import msgspec
 
@@ -59,13 +60,26 @@ def allowed_call(permit: Permit, permit_id: str, expires_s: float) -> Answer:
     return json_answer(
         AllowedCall(
             permit=permit_id,
-            timeout_ms=None if permit.timeout_s is None else ceil(permit.timeout_s * 1000),
+            timeout_ms=_ms(longest_s(permit)),
+            first_part_ms=_ms(permit.parts.first_s or None) if permit.parts else None,
+            between_parts_ms=_ms(permit.parts.between_s or None) if permit.parts else None,
             expires_ms=int(expires_s * 1000),
             state=permit.state,
             mode=decision.mode,
             revision=decision.revision,
         )
     )
+
+
+def longest_s(permit: Permit) -> float | None:
+    """How long the call may take. A stream has only the caller's deadline."""
+    if permit.parts is None:
+        return permit.timeout_s
+    return None if permit.until is None else max(permit.until - monotonic(), 0.001)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else ceil(seconds * 1000)
 
 
 def refused(decision: Decision) -> Answer:

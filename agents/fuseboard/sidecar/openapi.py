@@ -23,8 +23,12 @@ _NO_DECISION = {
     "400": "The request is malformed: the detail names the member.",
     "401": "The token is missing or wrong.",
     "403": "The request is not the application's.",
+    "404": "The path is unknown.",
+    "405": "The method is not POST.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
+    "431": "The head is too large.",
+    "500": "A defect of the sidecar: its log has the trace.",
     "503": "The sidecar is busy.",
 }
 

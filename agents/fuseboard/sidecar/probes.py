@@ -55,6 +55,10 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
         lambda sidecar, _: sidecar.reports.unknown,
     ),
     (
+        _figure("reports.invalid", "Reports that could not be read.", total=True),
+        lambda sidecar, _: sidecar.reports.invalid,
+    ),
+    (
         _figure("settlements.cut", "Costs beyond what a call can have cost, which were cut.", total=True),
         lambda sidecar, _: sidecar.reports.cut,
     ),

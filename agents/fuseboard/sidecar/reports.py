@@ -1,21 +1,26 @@
 """Judges what an application reports, as the transports of this package judge an answer or an exception."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from http.client import BadStatusLine
 
+from msgspec import MsgspecError, Raw
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from fuseboard.agent import Agent
 from fuseboard.calling.classification import classify_answer
 from fuseboard.calling.outcomes import outcome_of
-from fuseboard.contract.sidecar import CallError, Report
+from fuseboard.contract.sidecar import MAX_ELAPSED_MS, MAX_TEXT, CallError, InvalidReport, Report
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import report_verdict
 from fuseboard.sidecar.permits import Kept
+
+logger = logging.getLogger("fuseboard.sidecar")
 
 #: One report stops the fleet for at most this time: the word of one process is not enough for an hour. If the
 #: vendor asks for more, the next 429 renews it.
@@ -35,11 +40,15 @@ _ERRORS: dict[CallError, Callable[[], BaseException]] = {
 }
 
 
+_decode = Decoder(Report).decode
+
+
 class Reports:
     def __init__(self, agent: Agent, permits: Kept[Permit]) -> None:
         self._agent, self._permits = agent, permits
-        #: Reports of permits that had ended, and amounts that were cut to what a call can have cost.
-        self.unknown = self.cut = 0
+        #: Reports of permits that had ended, those that could not be read, and amounts that were cut to what
+        #: a call can have cost.
+        self.unknown = self.invalid = self.cut = 0
 
     def take(self, reports: Iterable[Report]) -> tuple[int, tuple[str, ...]]:
         """How many counted, and the permits that had ended already."""
@@ -50,17 +59,37 @@ class Reports:
                 unknown.append(report.permit)
             else:
                 accepted += 1
-                self._report(permit, report)
+                try:
+                    self._report(permit, report)
+                except Exception:
+                    logger.exception("sidecar.defect: a report counts as neutral")
+                    self._agent.report(permit, Outcome.NEUTRAL)
         self.unknown += len(unknown)
         return accepted, tuple(unknown)
+
+    def read(self, raw: Iterable[Raw]) -> tuple[tuple[Report, ...], tuple[InvalidReport, ...]]:
+        """The reports, and those that cannot be read: one odd answer of a vendor costs no other report."""
+        reports, invalid = [], []
+        for place, one in enumerate(raw):
+            try:
+                reports.append(_decode(one))
+            except MsgspecError as error:
+                invalid.append(InvalidReport(place=place, detail=str(error)))
+        self.invalid += len(invalid)
+        return tuple(reports), tuple(invalid)
 
     def _report(self, permit: Permit, report: Report) -> None:
         agent = self._agent
         if report.settle:
             permit.settle_all(self.bounded(report.settle, permit.cost()))
-        elapsed_s = None if report.elapsed_ms is None else report.elapsed_ms / 1000
+        elapsed_s = None
+        if report.elapsed_ms is not None:
+            elapsed_s = min(max(report.elapsed_ms, 0.0), MAX_ELAPSED_MS) / 1000
+        if permit.parts is not None:
+            permit.first_part_s = elapsed_s
         if report.status is not None:
-            verdict = classify_answer(report.status, {"retry-after": report.retry_after}, report.code)
+            headers = {"retry-after": report.retry_after[:MAX_TEXT]}
+            verdict = classify_answer(report.status, headers, report.code[:MAX_TEXT])
             if outcome_of(verdict) is Outcome.OK:
                 agent.report(permit, Outcome.OK, elapsed_s)
             else:

@@ -1,16 +1,18 @@
 """The paths of the sidecar: each is a question to the agent, or a report to it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from fuseboard.agent import Agent
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract import sidecar as contract
-from fuseboard.contract.sidecar import Accepted, AskCall, AskRequest, Finish, GiveBack, Report
+from fuseboard.contract.sidecar import Accepted, AskCall, AskRequest, Finish, GiveBack, InvalidReport, Report
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
@@ -20,6 +22,8 @@ from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import Reports
 from fuseboard.subject import NO_SUBJECT, Subject
 
+logger = logging.getLogger("fuseboard.sidecar")
+
 #: Admissions that may wait at once. More get 503: no decision.
 MAX_WAITING = 1000
 #: A permit ends so long after the call must have, and the other bounds of permits and requests.
@@ -27,6 +31,15 @@ GRACE_S, UNKNOWN_TIMEOUT_S, LONGEST_S, HOLD_S = 5.0, 60.0, 600.0, 3600.0
 
 #: The header of W3C Trace Context.
 _TRACE = "traceparent"
+
+_Read = tuple[tuple[Report, ...], tuple[InvalidReport, ...]]
+_decode_reports = msgspec.json.Decoder(
+    Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=contract.MAX_REPORTS)]
+).decode
+_decode_carried = msgspec.json.Decoder(
+    Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=contract.MAX_CARRIED_REPORTS)]
+).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _Answering = Answer | Coroutine[Any, Any, Answer]
 
@@ -69,10 +82,12 @@ class Sidecar:
             contract.REPORTS_PATH: self._report,
             contract.REQUESTS_PATH: self._request,
         }
-        self._routes = {
-            path: (msgspec.json.Decoder(asked).decode, routes[path])
-            for path, (asked, _) in contract.OPERATIONS.items()
+        decoders: dict[str, Callable[[bytes], Any]] = {
+            path: msgspec.json.Decoder(asked).decode for path, (asked, _) in contract.OPERATIONS.items()
         }
+        decoders[contract.CALLS_PATH] = partial(self._read_call, decoders[contract.CALLS_PATH])
+        decoders[contract.REPORTS_PATH] = self._read_reports
+        self._routes = {path: (decoders[path], routes[path]) for path in contract.OPERATIONS}
 
     def handle(self, request: Request) -> _Answering:
         if request.path == openapi.PATH and request.method == "GET":
@@ -93,6 +108,23 @@ class Sidecar:
     def sweep(self) -> None:
         self.permits.sweep()
         self.holds.sweep()
+
+    def _read_reports(self, body: bytes) -> _Read:
+        return self.reports.read(_decode_reports(body))
+
+    def _read_call(self, decode: Callable[[bytes], AskCall], body: bytes) -> AskCall:
+        """An admission is not refused for a report beside it."""
+        try:
+            return decode(body)
+        except msgspec.ValidationError:
+            members = _decode_members(body)
+            if "reports" not in members:
+                raise
+            carried = _decode_carried(members.pop("reports"))
+            asked = decode(msgspec.json.encode(members))
+            reports, invalid = self.reports.read(carried)
+            logger.warning("sidecar.invalid_reports: %d with a call: %s", len(invalid), invalid[:1])
+            return msgspec.structs.replace(asked, reports=reports)
 
     def _call(self, asked: AskCall, request: Request) -> _Answering:
         self.reports.take(asked.reports)
@@ -159,10 +191,11 @@ class Sidecar:
         usual_s = self._agent.longest_wait_s(tenant=asked.tenant) if wait_s is None else wait_s
         return min(usual_s, asked.deadline_ms / 1000)
 
-    def _report(self, reports: tuple[Report, ...], request: Request) -> Answer:
+    def _report(self, read: _Read, request: Request) -> Answer:
+        reports, invalid = read
         with _trace_of(request):
             accepted, unknown = self.reports.take(reports)
-        return answers.json_answer(Accepted(accepted=accepted, unknown=unknown))
+        return answers.json_answer(Accepted(accepted=accepted, unknown=unknown, invalid=invalid))
 
     def _finish(self, asked: Finish, request: Request) -> Answer:
         decision = self.holds.take(asked.hold)
@@ -187,10 +220,10 @@ class Sidecar:
 
 def _expires_s(permit: Permit) -> float:
     """Until when the application must have reported."""
-    if permit.parts is not None:
-        return LONGEST_S  # a stream has no other bound
-    timeout_s = UNKNOWN_TIMEOUT_S if permit.timeout_s is None else permit.timeout_s
-    return min(timeout_s + GRACE_S, LONGEST_S)
+    longest_s = answers.longest_s(permit)
+    if longest_s is None:
+        longest_s = UNKNOWN_TIMEOUT_S if permit.parts is None else LONGEST_S
+    return min(longest_s + GRACE_S, LONGEST_S)
 
 
 def _hold_s(decision: Decision) -> float:
