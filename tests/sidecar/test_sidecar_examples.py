@@ -3,14 +3,16 @@
 import asyncio
 import os
 import shutil
+import socket
 import subprocess
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from fuseboard.contract.sidecar import CallError, Report
 from fuseboard.reporting.token import TokenSource
 from fuseboard.sidecar.app import Options
 from tests.sidecar.conftest import Beside
@@ -56,10 +58,17 @@ def command(request: pytest.FixtureRequest) -> Command:
 
 @asynccontextmanager
 async def vendor() -> AsyncIterator[str]:
-    """Answers ``/limited`` with 429, and every other path with 200."""
+    """Answers ``/limited`` with 429, and others with 200, but ``/reset`` and ``/hang`` not at all."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        if b" /reset " in head:
+            writer.close()
+            return
+        if b" /hang " in head:
+            await reader.read()
+            writer.close()
+            return
         limited = b" /limited " in head.partition(b"\r\n")[0]
         status = b"429 Too Many Requests\r\nRetry-After: 30" if limited else b"200 OK"
         writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -75,6 +84,11 @@ async def vendor() -> AsyncIterator[str]:
 
 async def shown(command: Command, sidecar_url: str, *urls: str) -> list[str]:
     """The lines that the program prints: the status of each answer, or why there is none."""
+    return await ran((*command, "payments", *urls), sidecar_url)
+
+
+async def ran(command: Command, sidecar_url: str, **more: str) -> list[str]:
+    """The lines that a program prints, which knows the sidecar."""
     variables = {
         "SIDECAR_URL": sidecar_url,
         "SIDECAR_TOKEN": "secret",
@@ -82,7 +96,7 @@ async def shown(command: Command, sidecar_url: str, *urls: str) -> list[str]:
         "NO_PROXY": "127.0.0.1",
     }
     process = await asyncio.create_subprocess_exec(
-        *command, "payments", *urls, stdout=PIPE, stderr=PIPE, env=os.environ | variables
+        *command, stdout=PIPE, stderr=PIPE, env=os.environ | variables | more
     )
     written, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
@@ -104,6 +118,44 @@ async def test_an_example_is_guarded_follows_a_refusal_and_goes_on_without_its_s
         assert await shown(command, sidecar_url, f"{url}/") == ["200"]
 
 
+async def test_an_example_says_how_a_call_failed(
+    beside: Beside, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(listen=("127.0.0.1", 0), token=TokenSource("secret"))
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # nothing listens
+        refused = f"http://127.0.0.1:{refusing.getsockname()[1]}/"
+        async with vendor() as url, beside(policy(timeout_ms=1_000), options) as client:
+            reported: list[Report] = []
+            take = client.sidecar.reports.take
+
+            def taken(reports: Iterable[Report]) -> tuple[int, tuple[str, ...]]:
+                reported.extend(reports)
+                return take(reports)
+
+            monkeypatch.setattr(client.sidecar.reports, "take", taken)
+            sidecar_url = str(client.http.base_url).rstrip("/")
+            assert len(await shown(command, sidecar_url, f"{url}/reset", refused, f"{url}/hang")) == 3
+    assert [report.error for report in reported] == [CallError.RESET, CallError.CONNECT, CallError.TIMEOUT]
+
+
+async def test_a_call_that_its_caller_ended_is_no_failure(beside: Beside) -> None:
+    program = f"""
+        import {{ guarded }} from "{FOLDER}/guard.mjs";
+        const given = new AbortController();
+        const url = process.env.VENDOR_URL;
+        setTimeout(() => given.abort(), 200);
+        const send = () => fetch(url, {{ signal: given.signal }});
+        await guarded("payments", send).catch((error) => console.log(error.name));
+    """
+    node = (found("node"), "--input-type=module", "--eval", program, "--")
+    options = Options(listen=("127.0.0.1", 0), token=TokenSource("secret"))
+    async with vendor() as url, beside(policy(), options) as client:
+        sidecar_url = str(client.http.base_url).rstrip("/")
+        assert await ran(node, sidecar_url, VENDOR_URL=f"{url}/hang") == ["AbortError"]
+        await ended_as(client, {"neutral": 1})
+
+
 @pytest.mark.parametrize(
     ("name", "main"),
     [
@@ -117,4 +169,4 @@ def test_the_part_of_an_example_that_is_copied_is_short(name: str, main: str) ->
     assert program
     lines = [line.strip() for line in copied.splitlines()]
     code = [line for line in lines if line and not line.startswith(("//", "import", '"', "package"))]
-    assert 25 <= len(code) <= 48
+    assert 25 <= len(code) <= 68

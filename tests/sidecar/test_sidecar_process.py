@@ -101,13 +101,13 @@ def test_a_sidecar_decides_on_after_the_signal_until_the_application_has_left(
     with sidecar(redis_url, tmp_path, "--drain-s", "600") as one:
         headers = {"authorization": "Bearer secret"}
         with httpx.Client(base_url=one.url, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
-            assert http.post("/v1/calls", json={"dependency": "payments"}).json()["allowed"]
+            before = http.post("/v1/calls", json={"dependency": "payments"}).json()
             one.process.send_signal(signal.SIGTERM)
             wait_until(lambda: one.ready() == 503)
             call = http.post("/v1/calls", json={"dependency": "payments"}).json()
             assert call["allowed"]
-            report = [{"permit": call["permit"], "status": 200}]
-            assert http.post("/v1/reports", json=report).json()["accepted"] == 1
+            report = [{"permit": made["permit"], "status": 200} for made in (before, call)]
+            assert http.post("/v1/reports", json=report).json()["accepted"] == 2
         assert one.process.wait(PATIENCE_S) == 0
 
 

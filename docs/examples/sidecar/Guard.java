@@ -17,7 +17,10 @@ public class Guard {
         try {
             var answer = CLIENT.send(request, BodyHandlers.ofString());
             return answer.statusCode() == 200 ? answer.body() : "";
-        } catch (java.io.IOException | InterruptedException error) {
+        } catch (java.io.IOException error) {
+            return "";
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt(); // the call ends with it
             return "";
         }
     }
@@ -27,20 +30,28 @@ public class Guard {
         return found.find() ? found.group(1) : "";
     }
 
+    static String kindOf(Exception error) {
+        if (error instanceof InterruptedException) return "cancelled"; // the vendor did nothing wrong
+        if (error instanceof HttpTimeoutException) return "timeout";
+        if (error instanceof java.net.ConnectException) return "connect";
+        return error instanceof javax.net.ssl.SSLHandshakeException ? "tls" : "reset";
+    }
+
     static HttpResponse<String> guarded(String dependency, HttpRequest.Builder request) throws Exception {
         var call = ask("/v1/calls", "{\"dependency\":\"" + dependency + "\"}");
         if (member(call, "allowed").equals("false")) throw new IllegalStateException("refused " + member(call, "reason"));
         var timeout = member(call, "timeout_ms");
-        if (timeout.matches("[0-9]+")) request.timeout(Duration.ofMillis(Long.parseLong(timeout)));
+        // Without a decision, the call has a bound too.
+        request.timeout(Duration.ofMillis(timeout.matches("[0-9]+") ? Long.parseLong(timeout) : 30_000));
         var begun = System.nanoTime();
-        var how = "\"error\":\"connect\"";
+        var how = "\"error\":\"local\"";
         try {
             var answer = CLIENT.send(request.build(), BodyHandlers.ofString());
             var wait = answer.headers().firstValue("Retry-After").orElse("").replaceAll("[^ -!#-\\[\\]-~]", "");
             how = "\"status\":" + answer.statusCode() + ",\"retry_after\":\"" + wait + "\"";
             return answer;
-        } catch (HttpTimeoutException error) {
-            how = "\"error\":\"timeout\"";
+        } catch (java.io.IOException | InterruptedException error) {
+            how = "\"error\":\"" + kindOf(error) + "\"";
             throw error;
         } finally {
             var elapsed = ",\"elapsed_ms\":" + (System.nanoTime() - begun) / 1_000_000;

@@ -3,8 +3,12 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -37,18 +41,41 @@ func ask(path string, content any) (found decision) {
 	return found
 }
 
+func kindOf(err error) string {
+	var dial *net.OpError
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, context.Canceled): // by the caller: the vendor did nothing wrong
+		return "cancelled"
+	case os.IsTimeout(err):
+		return "timeout"
+	case errors.As(err, &name):
+		return "dns"
+	case errors.As(err, &certificate):
+		return "tls"
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return "connect"
+	}
+	return "reset"
+}
+
 func guarded(dependency string, send func(within time.Duration) (*http.Response, error)) (*http.Response, error) {
 	call := ask("/v1/calls", map[string]any{"dependency": dependency})
 	if call.Allowed != nil && !*call.Allowed {
 		return nil, fmt.Errorf("refused %s", call.Reason)
 	}
 	begun := time.Now()
-	answer, err := send(time.Duration(call.TimeoutMs) * time.Millisecond)
+	within := 30 * time.Second // without a decision, the call has a bound too
+	if call.TimeoutMs > 0 {
+		within = time.Duration(call.TimeoutMs) * time.Millisecond
+	}
+	answer, err := send(within)
 	report := map[string]any{"permit": call.Permit, "elapsed_ms": time.Since(begun).Milliseconds()}
 	if err == nil {
 		report["status"], report["retry_after"] = answer.StatusCode, answer.Header.Get("Retry-After")
-	} else if report["error"] = "connect"; os.IsTimeout(err) {
-		report["error"] = "timeout"
+	} else {
+		report["error"] = kindOf(err)
 	}
 	if call.Permit != "" {
 		ask("/v1/reports", []any{report})

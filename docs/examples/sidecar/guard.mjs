@@ -12,6 +12,17 @@ async function ask(path, content) {
   }
 }
 
+const NEVER_SENT = new Set(["ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+
+function kindOf(error) {
+  const code = error.cause?.code ?? "";
+  if (error.name === "AbortError") return "cancelled"; // by the caller: the vendor did nothing wrong
+  if (error.name === "TimeoutError") return "timeout";
+  if (code === "ENOTFOUND" || code === "EAI_AGAIN") return "dns";
+  if (/CERT|SELF_SIGNED|ISSUER/.test(code)) return "tls";
+  return NEVER_SENT.has(code) ? "connect" : error.cause ? "reset" : "local";
+}
+
 export async function guarded(dependency, send) {
   const call = await ask("/v1/calls", { dependency });
   if (call.allowed === false) throw Object.assign(new Error(`refused ${call.reason}`), { refused: call });
@@ -21,11 +32,11 @@ export async function guarded(dependency, send) {
     return call.permit && ask("/v1/reports", [{ permit: call.permit, elapsed_ms, ...how }]);
   };
   try {
-    const response = await send(call.timeout_ms ?? 30_000);
+    const response = await send(call.timeout_ms ?? 30_000); // without a decision, the call has a bound too
     await report({ status: response.status, retry_after: response.headers.get("retry-after") ?? "" });
     return response;
   } catch (error) {
-    await report({ error: error.name === "TimeoutError" ? "timeout" : "connect" });
+    await report({ error: kindOf(error) });
     throw error;
   }
 }
