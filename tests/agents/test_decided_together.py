@@ -82,6 +82,20 @@ async def test_what_was_not_served_is_given_back_once(agent: Agent):
     assert not (await agent.admit_together(whole)).allowed
 
 
+async def test_a_shadow_limit_counts_what_it_would_have_refused(limits: redis.Redis, redis_url: str):
+    trial = msgspec.structs.replace(FIVE, name="trial", limit=1, shadow=True)
+    tiers = (Tier(name="free", quotas=(trial,)), Tier(name="unlimited"))
+    rules = msgspec.structs.replace(RULES, tiers=tiers)
+    async with running(redis_url, configuration=configured(rules)) as server:
+        wanted = [Wanted("acme", ONE_CALL, NO_SUBJECT), Wanted("big", ONE_CALL, NO_SUBJECT)]
+        for _ in range(3):
+            assert (await server.admission.joint.admit(wanted)).allowed
+        counted = {
+            rule.rule: (rule.asked, rule.refused, rule.shadow) for rule in server.counters.wire().rules
+        }
+        assert counted["trial"] == (3, 0, 2)
+
+
 async def test_a_suspended_tenant_stops_all_of_them(agent: Agent):
     refused = await agent.admit_together([Ask(tenant="acme", cost=5), Ask(tenant="late-payer")])
     assert (refused.reason, refused.tenant) == (Reason.SUSPENDED, "late-payer")

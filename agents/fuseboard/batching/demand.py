@@ -135,6 +135,10 @@ class Demand:
         #: Its text in a question, by the places of its counters there.
         self._texts: dict[tuple[int, ...], GroupText] = {}
 
+    def would_refuse(self, place: int, calls: int) -> None:
+        """The shadow limit at this place, from 0, would have refused so many calls."""
+        self.tally.would_refuse(self.refs[place].limit.name, calls)
+
     def find(self, numbers: dict[bytes, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Number its counters in a question that already contains ``numbers``.
 

@@ -21,10 +21,10 @@ def tally_shadows(question: Question, reply: Reply) -> None:
     if not any(over):
         return
     for demand, places in zip(question.groups, question.places, strict=True):
-        for ref, place in zip(demand.refs, places, strict=True):
+        for own, (ref, place) in enumerate(zip(demand.refs, places, strict=True)):
             calls, over[place - 1] = over[place - 1], 0
             if calls and ref.limit.shadow:
-                demand.tally.would_refuse(ref.limit.name, calls)
+                demand.would_refuse(own, calls)
 
 
 def distribute_scarce(question: Question, reply: Reply, decided: float, *, remember: bool) -> None:

@@ -9,7 +9,7 @@ from fuseboard.batching.standing_demand import StandingDemand
 class JointDemand(StandingDemand):
     """Several demands of one domain as one. A counter that several of them name is asked for their sum."""
 
-    __slots__ = ("charged", "impossible_place", "places_of")
+    __slots__ = ("_every", "charged", "impossible_place", "places_of")
 
     def __init__(self, requests: Sequence[Sequence[StandingDemand]]) -> None:
         """``requests`` has the demands of each request."""
@@ -28,7 +28,7 @@ class JointDemand(StandingDemand):
                     costs[place] += cost
                     mine[place] = None
             places_of.append(tuple(mine))
-        every = [demand for demands in requests for demand in demands]
+        every = self._every = tuple([demand for demands in requests for demand in demands])
         # The least important of them decides when all are served.
         super().__init__(tuple(refs), tuple(costs), min((demand.priority for demand in every), default=0))
         #: The places in ``refs`` of the limits of each request, from 0.
@@ -43,6 +43,13 @@ class JointDemand(StandingDemand):
         if self.holds_slots:
             charged.append(_part_of(self, slots=True))
         self.charged = tuple([demand for demand in charged if demand.refs])
+
+    def would_refuse(self, place: int, calls: int) -> None:
+        """Each of the requests that has the limit counts it, under the name that the limit has there."""
+        key = self.keys[place]
+        for demand in self._every:
+            if key in demand.keys:
+                demand.would_refuse(demand.keys.index(key), calls)
 
     def lacking(self, left: tuple[int, ...]) -> set[int]:
         """The places of the limits that have too little ``left``. The one that refused is among them."""
