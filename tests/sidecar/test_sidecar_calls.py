@@ -407,12 +407,16 @@ async def test_a_sidecar_and_a_pod_in_python_share_a_limit(
 
 
 async def test_without_redis_the_sidecar_decides_with_the_share_of_its_pod(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, policy(VENDOR))
+    settings = settings_with(tmp_path, policy(VENDOR, quotas=(TWO,)))
     async with running(settings, Options(listen=("127.0.0.1", 0))) as started:
         base = f"http://127.0.0.1:{started.port}"
         async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:
             client = Client(started, http)
             calls = [await client.call() for _ in range(3)]
+            # There is nothing to free: it takes no room.
+            requests = [await client.request() for _ in range(3)]
+            assert [request["allowed"] for request in requests] == [True, True, False]
+            assert len(client.sidecar.holds) == 0
     assert [call["allowed"] for call in calls] == [True, True, False]
     assert {call["mode"] for call in calls} == {"local"}
 

@@ -53,7 +53,7 @@ class Running(Struct, frozen=True):
 
     agent: Agent
     sidecar: Sidecar
-    #: Those of applications, over TCP and over the unix socket.
+    #: The connections of applications, over TCP and over the unix socket.
     connections: tuple[Connections, ...]
     port: int = 0
     probes_port: int = 0

@@ -63,6 +63,14 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
         lambda sidecar, _: sidecar.reports.cut,
     ),
     (_figure("holds", "Requests that are not finished yet."), lambda sidecar, _: len(sidecar.holds)),
+    (
+        _figure("holds.expired", "Requests that ended without being finished.", total=True),
+        lambda sidecar, _: sidecar.holds.expired,
+    ),
+    (
+        _figure("holds.displaced", "Requests that ended because newer ones needed their room.", total=True),
+        lambda sidecar, _: sidecar.holds.displaced,
+    ),
 )
 
 

@@ -180,7 +180,8 @@ class Sidecar:
         if not decision.allowed:
             return answers.refused(decision)
         hold = None
-        if asked.costs or decision.holds_slots():
+        # ``Decision.holds_slots`` is true of all without Redis: those would displace the ones that matter.
+        if asked.costs or any(charge.demand.holds_slots for charge in decision.charges):
             hold = self.holds.keep(decision, _hold_s(decision))
         return answers.allowed_request(decision, hold)
 
