@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any
 
@@ -218,6 +218,33 @@ class TestBounds:
             peer.writer.write(post(b"", "/wait"))
             await eventually(lambda: one.echo.asked)
         assert one.echo.cancelled == 1
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_an_answer_whose_peer_has_just_left_is_taken_back(leaves: bool) -> None:
+    taken_back: list[bool] = []
+    go = asyncio.Event()
+
+    class Service:
+        problem = staticmethod(problem)
+
+        def handle(self, request: Request) -> Coroutine[Any, Any, Answer]:
+            return self._answer()
+
+        async def _answer(self) -> Answer:
+            await go.wait()
+            if leaves:  # when the answer is there, and nobody has looked yet
+                asyncio.get_running_loop().call_soon(connection.connection_lost, None)
+            return Answer(200, b"{}", unsent=lambda: taken_back.append(True))
+
+    transport = _Transport(lambda: connection)
+    connection = Http1(Service(), Connections(Bounds()))
+    connection.connection_made(transport)
+    connection.data_received(GET)
+    go.set()
+    await eventually(lambda: connection._task is None)
+    assert bool(transport.written) is not leaves
+    assert bool(taken_back) is leaves
 
 
 class _Measured(Echo):

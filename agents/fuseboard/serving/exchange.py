@@ -1,6 +1,6 @@
 """One request and its answer."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -23,6 +23,8 @@ class Answer(NamedTuple):
     body: bytes
     kind: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
+    #: Called if the peer left before the answer could be written.
+    unsent: Callable[[], object] | None = None
 
 
 class Service(Protocol):

@@ -331,13 +331,14 @@ class Http1(asyncio.Protocol):
         if task.cancelled():
             self.abort()
             return
-        if self._ended:
-            task.exception()  # or Python logs that it was never retrieved
-            return
         try:
             answer = task.result()
         except Exception:
             answer = self._defect()
+        if self._ended:
+            if answer.unsent is not None:
+                answer.unsent()
+            return
         self._write(answer, method, keeps)
         self._go_on_soon()
 

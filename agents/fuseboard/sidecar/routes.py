@@ -166,7 +166,10 @@ class Sidecar:
             deadline_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
         )
         expires_s = _expires_s(permit)
-        return answers.allowed_call(permit, self.permits.keep(permit, expires_s), expires_s)
+        permit_id = self.permits.keep(permit, expires_s)
+        answer = answers.allowed_call(permit, permit_id, expires_s)
+        # A call whose caller has just left is not made.
+        return answer._replace(unsent=lambda: self._end_unused(self.permits.take(permit_id)))
 
     async def _admit_request(self, asked: AskRequest) -> Answer:
         subject = asked.subject
@@ -215,8 +218,12 @@ class Sidecar:
         taken = self.permits.take(asked.permit) if asked.permit else self.holds.take(asked.hold or "")
         if taken is None:
             return answers.json_answer(Accepted(accepted=0, unknown=(asked.permit or asked.hold or "",)))
-        self._agent.give_back(taken)
+        self._end_unused(taken)
         return answers.json_answer(Accepted(accepted=1))
+
+    def _end_unused(self, taken: Permit | Decision | None) -> None:
+        if taken is not None:
+            self._agent.give_back(taken)
 
 
 def _expires_s(permit: Permit) -> float:
