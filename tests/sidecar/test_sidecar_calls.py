@@ -13,6 +13,7 @@ from fuseboard.contract.policy import Dependency, Limit, Policy, Tier
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
 from fuseboard.contract.sidecar import MAX_REPORTS, CallError
 from fuseboard.contract.words import Algorithm, CallTier, Outcome, WhenFull
+from fuseboard.serving.exchange import Answer, Request
 from fuseboard.sidecar import permits
 from fuseboard.sidecar.app import Options, running
 from fuseboard.sidecar.permits import Kept
@@ -273,6 +274,20 @@ async def test_a_call_that_was_not_made_is_given_back(beside: Beside) -> None:
             call = await eventually(client.call, accept=lambda call: call["allowed"])
             answer = await client.post("/v1/give-back", {"permit": call["permit"]})
             assert answer == {"accepted": 1, "unknown": [], "invalid": []}
+
+
+async def test_a_call_whose_answer_was_not_sent_is_given_back(beside: Beside) -> None:
+    async with beside(policy(VENDOR)) as client:
+        headers = {"content-type": "application/json"}
+        body = b'{"dependency": "payments"}'
+        asked = Request(method="POST", path="/v1/calls", headers=headers, body=body)
+        for _ in range(2):
+            handled = client.sidecar.handle(asked)
+            answer = handled if isinstance(handled, Answer) else await handled
+            assert answer.unsent is not None
+            answer.unsent()
+        assert len(client.sidecar.permits) == 0
+        await eventually(client.call, accept=lambda call: call["allowed"])
 
 
 async def test_the_real_cost_corrects_the_estimate(beside: Beside) -> None:
