@@ -206,7 +206,9 @@ async def test_on_a_cluster_they_are_never_over_and_nothing_stays_spent(cluster:
 
         decisions = await asyncio.gather(*[joint.admit(asked(*"abcd")) for _ in range(12)])
         allowed = [decision for decision in decisions if decision.allowed]
-        assert 0 < len(allowed) <= 5
+        assert allowed
+        # A node that answers too late leaves the decision to the pod, which has a share of its own.
+        assert sum(not any(charge.local for charge in one.charges) for one in allowed) <= 5
         refused = next(decision for decision in decisions if not decision.allowed)
         assert sum(not part.allowed for part in refused.parts) == 1
         for decision in allowed:
