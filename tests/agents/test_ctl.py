@@ -140,7 +140,7 @@ def test_an_edit_that_never_got_an_answer_may_have_been_made(
     api.answers = [answer] * attempts
     assert main(TRIP) == Exit.UNREACHABLE
     assert ("It is not known whether a change was made" not in capsys.readouterr().err) == known
-    # What only reads changes nothing.
+    # A request that only reads changes nothing.
     api.answers = [answer] * attempts
     assert main(["ctl", "pods"]) == Exit.UNREACHABLE
     assert "not known" not in capsys.readouterr().err

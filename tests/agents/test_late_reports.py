@@ -44,7 +44,7 @@ class Pod:
         self.limits.settle = lambda domain, ref, store_us, amount: self.settled.append(amount)
         self.ref = LimitRef(TOKENS, "fb1:production:{t:acme}:quota:tokens")
         self.spending.put(self.ref, 0, self.now_us)
-        #: What each report charges, and what gets its answer.
+        #: The charges of each report, and the callback that gets its answer.
         self.reports: list[tuple[dict[Any, int], Any]] = []
         store: Any = SimpleNamespace(run=self.run)
         health: Any = SimpleNamespace(store_time_us=lambda: self.now_us)

@@ -142,7 +142,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     "keeps",
     [
         pytest.param(False, id="the replica does not have it"),
-        # As above, and Sentinels take 15 s.
+        # Sentinels take 15 s here, beside the time of the case above.
         pytest.param(True, id="the replica has it", marks=pytest.mark.slow),
     ],
 )

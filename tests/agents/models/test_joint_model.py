@@ -85,7 +85,7 @@ def notices(client: redis.Redis) -> bool:
     except Exception:
         return True
     finally:
-        # What a failed example leaves would be collected anywhere later, such as while a module is compiled.
+        # Garbage of a failed example would be collected anywhere later, such as while a module is compiled.
         gc.collect()
     return False
 

@@ -75,7 +75,7 @@ def test_an_edit_whose_answer_failed_may_have_been_made(call: Any, monkeypatch: 
     assert document["detail"].startswith("Postgres is down or too slow. It is not known whether a change was")
     again = call("admin", "PUT", QUOTA, GOOD, **KEY)
     assert (again.status_code, again["Idempotency-Replayed"]) == (200, "true")
-    # What only reads has changed nothing.
+    # A request that only reads has changed nothing.
     monkeypatch.setattr(NinjaAPI, "create_response", lost)
     document = problem(call("admin", "GET", f"{API}/tenants/acme"), 503)
     assert document["detail"] == "Postgres is down or too slow. Try again in a few seconds."

@@ -105,7 +105,7 @@ def test_one_caller_waits_for_a_name_server_that_hangs(
     monkeypatch.setattr(module, "WAIT_S", None)
     assert [gateway_urls() for _ in range(5)] == [["http://gateway:8001"]] * 5
     assert caplog.text.count("fleet.gateways_not_looked_up") == 1
-    # What comes late counts.
+    # A late answer of the name server counts.
     names.answers.set()
     wait_until(lambda: gateway_urls() == ["http://10.0.0.1:8001"])
 
