@@ -171,7 +171,7 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 @pytest.fixture(autouse=True)
 def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let agents of this process wait 1 s for Redis, unless a test publishes a deadline of its own.
+    """Let agents of this process wait 5 s for Redis, unless a test publishes a deadline of its own.
 
     A busy machine pauses for longer than the default deadline of 5 ms, and for longer than the 50 ms that a
     published policy may wait. The agent then decides single calls by itself, and a test that expects exact

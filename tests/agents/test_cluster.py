@@ -20,7 +20,7 @@ from fuseboard.errors import Refused
 from fuseboard.store.cluster_slots import slot_of
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster, Member
-from tests.agents.servers import BREAKER, TUNING, Server, configured, running
+from tests.agents.servers import BREAKER, SHORT_US, TUNING, Server, configured, running
 from tests.agents.windows import worst_window
 from tests.waiting import eventually
 
@@ -259,7 +259,7 @@ class TestOneNode:
     async def test_a_frozen_primary_hurts_its_own_slots_only(self, cluster: Cluster):
         victim, other = cluster.primaries()[:2]
         hurt, fine = tenants_of(cluster, victim), tenants_of(cluster, other)
-        async with fleet(cluster, 1, policy(deadline_us=50_000)) as (server,):
+        async with fleet(cluster, 1, policy(deadline_us=SHORT_US)) as (server,):
             victim.send(signal.SIGSTOP)
             try:
                 while not server.admission.health.cause.startswith("1 of 3"):
@@ -285,7 +285,7 @@ class TestOneNode:
         homes = {name: cluster.primary_of(keys.breaker("production", name)) for name in DEPENDENCIES}
         lost = next(name for name in DEPENDENCIES if homes[name] is victim)
         kept = next(name for name in DEPENDENCIES if homes[name] is other)
-        async with fleet(cluster, 1, policy(deadline_us=50_000)) as (server,):
+        async with fleet(cluster, 1, policy(deadline_us=SHORT_US)) as (server,):
             for name in (lost, kept):
                 for _ in range(BREAKER.consecutive_failures):
                     server.admission.report(await server.admission.admit_call(name), Outcome.FAILURE)
@@ -352,7 +352,7 @@ class TestOneNode:
         await asyncio.to_thread(cluster.settle)
 
     async def test_without_any_node_decisions_go_on_and_come_back(self, cluster: Cluster):
-        async with fleet(cluster, 1, policy(deadline_us=50_000)) as (server,):
+        async with fleet(cluster, 1, policy(deadline_us=SHORT_US)) as (server,):
             for node in cluster.nodes:
                 node.send(signal.SIGSTOP)
             try:

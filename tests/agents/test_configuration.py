@@ -23,10 +23,12 @@ from fuseboard.contract.policy import (
     Policy,
     TenantRecord,
     Tier,
+    Tuning,
     encode_policy,
     hash_of,
 )
 from fuseboard.contract.words import ConfigSource, ConfigStatus, OverrideMode
+from tests.agents.servers import SHORT_US
 
 BURST = Limit(name="burst", limit=10, window_ms=1000)
 DAILY = Limit(name="daily", limit=1000, window_ms=86_400_000)
@@ -36,6 +38,8 @@ POLICY = Policy(
     tiers=(Tier(name="free", quotas=(BURST, DAILY)), Tier(name="pro", priority=80)),
     dependencies=(Dependency(name="payments"),),
 )
+#: For tests of the deadline itself.
+PROMPT = msgspec.structs.replace(POLICY, tuning=Tuning(store_deadline_us=SHORT_US))
 
 
 def offer(
@@ -297,7 +301,7 @@ class TestTenantsMet:
         assert configuration.complete
 
     async def test_meeting_a_tenant_waits_for_its_record_but_not_past_the_deadline(self, configuration):
-        configuration.apply(offer(revision=1))
+        configuration.apply(offer(PROMPT, revision=1))
         batch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         configuration.fetch = lambda: batch
         late = await configuration.load_record("slow")
@@ -306,7 +310,7 @@ class TestTenantsMet:
 
         def answer() -> asyncio.Future[None]:
             done = asyncio.get_running_loop().create_future()
-            configuration.apply(offer(revision=1, tenants={"quick": TenantRecord(tier="pro")}))
+            configuration.apply(offer(PROMPT, revision=1, tenants={"quick": TenantRecord(tier="pro")}))
             done.set_result(None)
             return done
 
@@ -316,14 +320,14 @@ class TestTenantsMet:
     async def test_a_call_that_can_wait_for_redis_waits_as_long_for_the_record_of_its_tenant(
         self, configuration
     ):
-        configuration.apply(offer(revision=1))
+        configuration.apply(offer(PROMPT, revision=1))
         batch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         configuration.fetch = lambda: batch
 
         async def answer() -> None:
             # Later than the deadline of the store.
             await asyncio.sleep(configuration.snapshot.tuning.store_deadline_us / 1e6 + 0.05)
-            configuration.apply(offer(revision=1, tenants={"slow": TenantRecord(tier="pro")}))
+            configuration.apply(offer(PROMPT, revision=1, tenants={"slow": TenantRecord(tier="pro")}))
             batch.set_result(None)
 
         answering = asyncio.create_task(answer())

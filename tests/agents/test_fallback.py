@@ -23,6 +23,7 @@ from tests.agents.servers import (
     POLICY,
     REQUESTS,
     SHORT_DEADLINE,
+    SHORT_US,
     TUNING,
     Server,
     configured,
@@ -164,7 +165,7 @@ class TestFrozen:
     async def test_a_pod_with_few_calls_gives_up_a_redis_that_answers_nothing(self, frozen: Valkey):
         """It asked for each call again, so that the first page said that it uses shared limits."""
         tuning = msgspec.structs.replace(
-            TUNING, store_deadline_us=5_000, store_timeouts=10_000, failure_window_ms=1_000
+            TUNING, store_deadline_us=SHORT_US, store_timeouts=10_000, failure_window_ms=1_000
         )
         policy = msgspec.structs.replace(POLICY, tuning=tuning)
         async with running(frozen.url, configuration=configured(policy)) as server:
@@ -185,7 +186,7 @@ class TestFrozen:
 
     async def test_a_redis_that_answers_now_and_then_is_not_silent(self, frozen: Valkey):
         tuning = msgspec.structs.replace(
-            TUNING, store_deadline_us=5_000, store_timeouts=10_000, failure_window_ms=1_000
+            TUNING, store_deadline_us=SHORT_US, store_timeouts=10_000, failure_window_ms=1_000
         )
         policy = msgspec.structs.replace(POLICY, tuning=tuning)
         async with running(frozen.url, configuration=configured(policy)) as server:
@@ -231,7 +232,7 @@ class TestFrozen:
         self, frozen: Valkey
     ):
         """It said "in mode shared", although Redis had not answered."""
-        tuning = msgspec.structs.replace(PATIENT, store_deadline_us=5_000)
+        tuning = msgspec.structs.replace(PATIENT, store_deadline_us=SHORT_US)
         one = msgspec.structs.replace(CALLS, limit=1, window_ms=60_000)
         payments = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(one,))
         policy = msgspec.structs.replace(POLICY, dependencies=(payments,), tuning=tuning)
@@ -289,7 +290,9 @@ class TestNonsense:
         loop = asyncio.get_running_loop()
         async with await loop.create_server(lambda: Nonsense(answer), "127.0.0.1") as listener:
             port = listener.sockets[0].getsockname()[1]
-            async with running(f"redis://127.0.0.1:{port}") as server:
+            async with running(
+                f"redis://127.0.0.1:{port}", configuration=configured(SHORT_DEADLINE)
+            ) as server:
                 assert await allowed(server, 30) == 20
                 for _ in range(5):
                     await server.admission.admit_request("acme")
@@ -350,7 +353,7 @@ async def test_connections_that_keep_breaking_are_not_made_in_a_storm(limits: re
 
 
 async def test_a_busy_loop_does_not_hide_a_redis_that_is_gone(valkey: Valkey):
-    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=5_000, store_timeouts=5)
+    tuning = msgspec.structs.replace(POLICY.tuning, store_deadline_us=SHORT_US, store_timeouts=5)
     policy = msgspec.structs.replace(POLICY, tuning=tuning)
     async with running(valkey.url, configuration=configured(policy)) as server:
         assert valkey.process is not None

@@ -11,13 +11,13 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard.contract.policy import MAX_STORE_WAIT_MS, Dependency
 from fuseboard.contract.sync import Drill
 from fuseboard.contract.words import DrillKind, Mode, Outcome
-from tests.agents.servers import BREAKER, CALLS, PATIENT, POLICY, SHORT_DEADLINE, configured, give, running
+from tests.agents.servers import BREAKER, CALLS, PATIENT, POLICY, SHORT_US, configured, give, running
 from tests.waiting import eventually
 
 
 def rules(store_wait_ms: int):
     slow = Dependency(name="llm", vendor_limits=(CALLS,), breaker=BREAKER, store_wait_ms=store_wait_ms)
-    tuning = replace(PATIENT, store_deadline_us=SHORT_DEADLINE.tuning.store_deadline_us)
+    tuning = replace(PATIENT, store_deadline_us=SHORT_US)
     return replace(POLICY, dependencies=(*POLICY.dependencies, slow), tuning=tuning)
 
 
