@@ -259,6 +259,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """Every breaker as this pod sees it."""
         return self._started().views()
 
+    def refused_for_s(self, dependency: str) -> float:
+        """See ``fuseboard.Agent.refused_for_s``."""
+        return self._started().refused_for_s(dependency)
+
     @property
     def retries(self) -> Retries:
         """See ``fuseboard.Agent.retries``."""

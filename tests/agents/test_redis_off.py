@@ -9,7 +9,7 @@ import fuseboard
 from fuseboard import blocking
 from fuseboard.cli.doctor.command import examine
 from fuseboard.cli.doctor.findings import Level
-from fuseboard.cli.found_configuration import find_configuration
+from fuseboard.explain.found_configuration import find_configuration
 from fuseboard.integrations.idempotency import Rules
 from fuseboard.settings import AgentSettings
 

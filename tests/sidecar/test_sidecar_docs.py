@@ -10,7 +10,9 @@ import pytest
 
 from fuseboard.contract import sidecar as contract
 from fuseboard.contract.sidecar import CallError
+from fuseboard.reporting.token import TokenSource
 from fuseboard.sidecar.answers import _TITLES
+from fuseboard.sidecar.app import Options
 from tests.agents.servers import POLICY
 from tests.sidecar.conftest import Beside
 from tests.waiting import eventually
@@ -27,8 +29,11 @@ def samples() -> tuple[list[tuple[str, str]], list[Any]]:
 
 
 async def test_the_samples_of_the_page_run(beside: Beside) -> None:
-    ((calls, call), (reports, report)), (allowed, accepted, refused) = samples()
-    async with beside(POLICY) as client:
+    ((calls, call), (reports, report), (explains, explained)), (allowed, accepted, refused) = samples()
+    options = Options(listen=("127.0.0.1", 0), token=TokenSource("secret", None))
+    async with beside(POLICY, options) as client:
+        client.http.headers["authorization"] = "Bearer secret"
+        assert (await client.post(explains, json.loads(explained))).keys() == {"text", "explanation"}
         answer = await client.post(calls, json.loads(call))
         assert answer.keys() == allowed.keys()
         assert answer["timeout_ms"] == allowed["timeout_ms"]
@@ -48,7 +53,7 @@ async def test_the_samples_of_the_page_run(beside: Beside) -> None:
 
 
 def test_the_page_has_every_path() -> None:
-    assert ROWS.keys() == contract.OPERATIONS.keys()
+    assert ROWS.keys() == contract.OPERATIONS.keys() | contract.READS.keys()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,8 @@ def test_the_page_has_every_path() -> None:
         (contract.REQUESTS_PATH, contract.AskRequest),
         (contract.FINISH_PATH, contract.Finish),
         (contract.GIVE_BACK_PATH, contract.GiveBack),
+        (contract.EXPLAIN_PATH, contract.AskExplanation),
+        (contract.DEPENDENCIES_PATH, contract.DependencyState),
     ],
 )
 def test_the_page_has_every_member(path: str, kind: type[msgspec.Struct]) -> None:

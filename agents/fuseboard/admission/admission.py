@@ -388,6 +388,11 @@ class Admission:
             return override is not OverrideMode.FORCED_OPEN
         return breaker.state is BreakerState.CLOSED and breaker.local.state is BreakerState.CLOSED
 
+    def refused_for_s(self, dependency: str) -> float:
+        """See ``CallAdmission.refused_for_s``."""
+        breaker = self.calls.breakers.get(dependency)
+        return 0.0 if breaker is None else self.calls.refused_for_s(breaker)
+
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
         return Inspection(self._requests, self.calls, self._accounts)

@@ -213,6 +213,19 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         left_us = override.expires_at_us - self.configuration.clock.now_us()
         return Refusal(Reason.FORCED_OPEN, breaker.name, left_us / 1_000_000)
 
+    def refused_for_s(self, breaker: FleetBreaker) -> float:
+        """The time for which this pod refuses every call, by what it knows; 0 if it does not."""
+        if (forced := self.forced_open(breaker)) is not None:
+            return max(0.0, forced.wait_s)
+        if self.breakers.override(breaker.name) is not None:
+            return 0.0
+        now, known = monotonic(), [self.stops.left_s(breaker.name)]
+        if (one := breaker.deciding(local=self.health.mode is LOCAL)).state is BreakerState.OPEN:
+            known.append(one.until - now)
+        if breaker.remembered is not None:
+            known.append(breaker.remembered.left_s(now))
+        return max(known)
+
     def from_lease(self, lane: CallLane) -> Permit | None:
         """A permit from the fleet lease of a leasable demand, while the fleet's breaker is closed."""
         breaker, demand = lane.breaker, lane.demand

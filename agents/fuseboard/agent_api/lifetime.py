@@ -111,6 +111,14 @@ class Lifetime:
         """Every breaker as this pod sees it."""
         return self._runtime.admission.breaker_views()
 
+    def refused_for_s(self, dependency: str) -> float:
+        """The seconds for which this pod refuses every call to the dependency, by what it knows; or 0.
+
+        The reason is an open breaker, an override, or a vendor that asked not to be called. Limits can refuse
+        further calls.
+        """
+        return self._runtime.admission.refused_for_s(dependency)
+
     def timeout_s(self, dependency: str, tier: str | None = None) -> float | None:
         """The timeout of a call of this tier; ``None`` when the dependency is not registered.
 

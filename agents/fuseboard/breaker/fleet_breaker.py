@@ -475,23 +475,24 @@ class FleetBreaker:
         if self.remembered is not None and self.remembered.reason is not Reason.COOLING_DOWN:
             self.remembered = None
 
+    def deciding(self, *, local: bool) -> "FleetBreaker | LocalBreaker":
+        """The breaker that decides: the fleet's, or this pod's own. ``local``: Redis does not answer."""
+        alone = local or (self.state is BreakerState.CLOSED and self.local.state is not BreakerState.CLOSED)
+        return self.local if alone else self
+
     def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
         """The figures of this breaker for the next heartbeat."""
-        now = monotonic()
-        alone = local or (self.state is BreakerState.CLOSED and self.local.state is not BreakerState.CLOSED)
-        state, since, until = self.state, self.since, self.until
-        if alone:
-            state, since, until = self.local.state, self.local.since, self.local.until
-        remaining = max(0.0, until - now) if state is BreakerState.OPEN else 0.0
+        now, one = monotonic(), self.deciding(local=local)
+        remaining = max(0.0, one.until - now) if one.state is BreakerState.OPEN else 0.0
         calls, failures, consecutive = self.window
         return BreakerView(
             dependency=self.name,
-            state=state,
+            state=one.state,
             generation=self.generation,
-            for_ms=int((now - since) * 1000),
+            for_ms=int((now - one.since) * 1000),
             remaining_ms=ceil(remaining * 1000),
             override=override,
-            local=alone,
+            local=one is self.local,
             window_calls=calls,
             window_failures=failures,
             consecutive_failures=consecutive,

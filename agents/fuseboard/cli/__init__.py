@@ -24,10 +24,10 @@ from fuseboard.agent_api.arguments import INVALID, check_costs, check_name
 from fuseboard.cli import ctl, sidecar
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
-from fuseboard.cli.explain.command import explain
 from fuseboard.contract.build import commit_of
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
+from fuseboard.explain.explain_decision import explain
 from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.settings import AgentSettings
 from fuseboard.subject import Subject, costs_of

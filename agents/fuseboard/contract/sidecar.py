@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
-from fuseboard.contract.words import BreakerState, CallTier, Mode, Outcome, Reason, Slug
+from fuseboard.contract.words import BreakerState, CallTier, Mode, Outcome, OverrideMode, Reason, Slug
 
 #: A larger body is refused.
 MAX_BODY_BYTES = 16 * 1024
@@ -28,6 +28,8 @@ CALLS_PATH = "/v1/calls"
 REPORTS_PATH = "/v1/reports"
 FINISH_PATH = "/v1/finish"
 GIVE_BACK_PATH = "/v1/give-back"
+EXPLAIN_PATH = "/v1/explain"
+DEPENDENCIES_PATH = "/v1/dependencies"
 
 #: The id of a permit or of a hold.
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -142,6 +144,18 @@ class GiveBack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("Expected one of `permit` and `hold`")
 
 
+class AskExplanation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request, or with ``dependency`` a call, which is explained and not made."""
+
+    dependency: Slug | None = None
+    #: ``null`` is a request, or a call, of no tenant.
+    tenant: str | None = None
+    #: Only requests have one.
+    subject: AskedSubject | None = None
+    cost: Cost = 1
+    costs: Amounts = {}
+
+
 class AllowedRequest(Struct, frozen=True, kw_only=True):
     allowed: bool = True
     #: Send it to ``/v1/finish``; ``null`` if there is nothing to free and nothing to settle.
@@ -202,6 +216,27 @@ class Accepted(Struct, frozen=True, kw_only=True):
     invalid: tuple[InvalidReport, ...] = ()
 
 
+class DependencyState(Struct, frozen=True, kw_only=True):
+    """A dependency as this sidecar knows it."""
+
+    name: str
+    state: BreakerState
+    #: A larger number after each change of the fleet's breaker.
+    generation: int
+    #: An operator's temporary setting of the breaker.
+    override: OverrideMode | None = None
+    #: Every call is refused for this time, by the breaker, an override or the vendor's own word; 0 for none.
+    #: Limits can refuse further calls.
+    retry_after_ms: int = 0
+
+
+class ExplainedDecision(Struct, frozen=True, kw_only=True):
+    """The output of ``fuseboard explain``, for people and with ``--json``."""
+
+    text: str
+    explanation: Raw
+
+
 class Problem(Struct, frozen=True, kw_only=True):
     """Why there is no decision. The body of each status but 200."""
 
@@ -218,4 +253,7 @@ OPERATIONS: dict[str, tuple[Any, tuple[type[Struct], ...]]] = {
     REPORTS_PATH: (Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_REPORTS)], (Accepted,)),
     FINISH_PATH: (Finish, (Accepted,)),
     GIVE_BACK_PATH: (GiveBack, (Accepted,)),
+    EXPLAIN_PATH: (AskExplanation, (ExplainedDecision,)),
 }
+#: The body of an answer with 200 to GET.
+READS: dict[str, Any] = {DEPENDENCIES_PATH: tuple[DependencyState, ...]}

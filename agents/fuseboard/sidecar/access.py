@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
+from fuseboard.contract.sidecar import EXPLAIN_PATH
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
 from fuseboard.serving.exchange import Answer, Request
@@ -34,7 +35,9 @@ class LoopbackAccess:
             return _refuse_browser()
         if not _HOST.fullmatch(headers.get("host", "")):
             return problem(403, "host", "the header Host must be 127.0.0.1, localhost or [::1]")
-        if self._token is None or _has_token(headers.get("authorization", ""), self._token.current()):
+        if self._token is None:
+            return _refuse_to_explain() if request.path == EXPLAIN_PATH else None
+        if _has_token(headers.get("authorization", ""), self._token.current()):
             return None
         return problem(401, "token", f"send Authorization: Bearer with the token of {TOKEN_FILE}")
 
@@ -56,6 +59,11 @@ class UnixAccess:
 
 def _refuse_browser() -> Answer:
     return problem(403, "origin", "requests of browsers are refused: remove the header Origin")
+
+
+def _refuse_to_explain() -> Answer:
+    """An explanation has the names of operators, and what tenants have left."""
+    return problem(403, "explain", f"{EXPLAIN_PATH} needs a token: start the sidecar without --no-token")
 
 
 def _has_token(header: str, token: str) -> bool:

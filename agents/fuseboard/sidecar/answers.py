@@ -9,7 +9,7 @@ from time import monotonic
 
 import msgspec
 
-from fuseboard.contract.sidecar import AllowedCall, AllowedRequest, Problem, RefusedAnswer
+from fuseboard.contract.sidecar import AllowedCall, AllowedRequest, DependencyState, Problem, RefusedAnswer
 from fuseboard.decision import Decision, Permit
 from fuseboard.integrations.problem import limit_headers, refusal
 from fuseboard.serving.exchange import Answer
@@ -27,13 +27,13 @@ _TITLES = {
     415: "Not JSON",
     431: "Too large",
     500: "Defect",
-    503: "Busy",
+    503: "Unavailable",
 }
 
 _encode = msgspec.json.Encoder().encode
 
 
-def json_answer(content: msgspec.Struct) -> Answer:
+def json_answer(content: msgspec.Struct | list[DependencyState]) -> Answer:
     return Answer(200, _encode(content))
 
 

@@ -18,18 +18,20 @@ _SUMMARIES = {
     contract.REPORTS_PATH: "Take reports of how calls ended.",
     contract.FINISH_PATH: "Free the slots of a request that has ended, and settle its costs.",
     contract.GIVE_BACK_PATH: "Refund a call that was not made, or a request that was not served.",
+    contract.EXPLAIN_PATH: "Explain the next decision of a call or a request, and charge nothing.",
+    contract.DEPENDENCIES_PATH: "List the dependencies and their breakers, from memory.",
 }
 _NO_DECISION = {
     "400": "The request is malformed: the detail names the member.",
     "401": "The token is missing or wrong.",
     "403": "The request is not the application's.",
     "404": "The path is unknown.",
-    "405": "The method is not POST.",
+    "405": "The path has another method.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "431": "The head is too large.",
     "500": "A defect of the sidecar: its log has the trace.",
-    "503": "The sidecar is busy.",
+    "503": "The sidecar is busy, or cannot answer now.",
 }
 
 
@@ -44,7 +46,7 @@ def document() -> dict[str, Any]:
     types = [asked for asked, _ in contract.OPERATIONS.values()]
     answers = [answer for _, answers in contract.OPERATIONS.values() for answer in answers]
     _, schemas = msgspec.json.schema_components(
-        [*types, *answers, Problem], ref_template="#/components/schemas/{name}"
+        [*types, *answers, *contract.READS.values(), Problem], ref_template="#/components/schemas/{name}"
     )
     return {
         "openapi": "3.1.0",
@@ -55,7 +57,8 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:7480"}],
         "security": [{"token": []}],
-        "paths": {path: {"post": _operation(path)} for path in contract.OPERATIONS},
+        "paths": {path: {"post": _operation(path)} for path in contract.OPERATIONS}
+        | {path: {"get": _read(path)} for path in contract.READS},
         "components": {
             "schemas": _portable(schemas),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -75,20 +78,34 @@ def _portable(schema: Any) -> Any:
 
 def _operation(path: str) -> dict[str, Any]:
     asked, answers = contract.OPERATIONS[path]
-    (body,), _ = msgspec.json.schema_components([asked], ref_template="#/components/schemas/{name}")
-    names = [{"$ref": f"#/components/schemas/{answer.__name__}"} for answer in answers]
-    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    names = [_schema(answer) for answer in answers]
     return {
         "operationId": path.removeprefix("/v1/").replace("-", "_"),
         "summary": _SUMMARIES[path],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "200": {
-                "description": "A decision, or an accepted report.",
-                "content": {
-                    "application/json": {"schema": names[0] if len(names) == 1 else {"anyOf": names}}
-                },
-            },
-            **{status: {"description": text, "content": problem} for status, text in _NO_DECISION.items()},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(asked)}}},
+        "responses": _responses(names[0] if len(names) == 1 else {"anyOf": names}),
+    }
+
+
+def _read(path: str) -> dict[str, Any]:
+    return {
+        "operationId": path.removeprefix("/v1/"),
+        "summary": _SUMMARIES[path],
+        "responses": _responses(_schema(contract.READS[path])),
+    }
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    return schema
+
+
+def _responses(schema: dict[str, Any]) -> dict[str, Any]:
+    problem = {"application/problem+json": {"schema": _schema(Problem)}}
+    return {
+        "200": {
+            "description": "A decision, an accepted report, or what was asked.",
+            "content": {"application/json": {"schema": schema}},
         },
+        **{status: {"description": text, "content": problem} for status, text in _NO_DECISION.items()},
     }

@@ -12,12 +12,23 @@ import msgspec
 from fuseboard.agent import Agent
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract import sidecar as contract
-from fuseboard.contract.sidecar import Accepted, AskCall, AskRequest, Finish, GiveBack, InvalidReport, Report
+from fuseboard.contract.sidecar import (
+    Accepted,
+    AskCall,
+    AskedSubject,
+    AskExplanation,
+    AskRequest,
+    Finish,
+    GiveBack,
+    InvalidReport,
+    Report,
+)
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import answers, openapi
+from fuseboard.sidecar.operators import Operators
 from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import Reports
 from fuseboard.subject import NO_SUBJECT, Subject
@@ -75,8 +86,14 @@ class Sidecar:
         self.busy = 0
         #: The signal to stop has come. Requests are decided as before.
         self.stopping = False
+        self.operators = Operators(agent)
+        self._reads: dict[str, Callable[[], Answer]] = {
+            contract.DEPENDENCIES_PATH: self.operators.dependencies,
+            openapi.PATH: lambda: Answer(200, openapi.encoded()),
+        }
         routes: dict[str, Callable[[Any, Request], _Answering]] = {
             contract.CALLS_PATH: self._call,
+            contract.EXPLAIN_PATH: self._explain,
             contract.FINISH_PATH: self._finish,
             contract.GIVE_BACK_PATH: self._give_back,
             contract.REPORTS_PATH: self._report,
@@ -90,11 +107,12 @@ class Sidecar:
         self._routes = {path: (decoders[path], routes[path]) for path in contract.OPERATIONS}
 
     def handle(self, request: Request) -> _Answering:
-        if request.path == openapi.PATH and request.method == "GET":
-            return Answer(200, openapi.encoded())
+        if (read := self._reads.get(request.path)) is not None:
+            return read() if request.method == "GET" else answers.problem(405, "method", "use GET")
         route = self._routes.get(request.path)
         if route is None:
-            return answers.problem(404, "unknown-path", f"the sidecar answers {', '.join(self._routes)}")
+            known = ", ".join([*self._routes, *self._reads])
+            return answers.problem(404, "unknown-path", f"the sidecar answers {known}")
         if request.method != "POST":
             return answers.problem(405, "method", "use POST")
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
@@ -172,12 +190,11 @@ class Sidecar:
         return answer._replace(unsent=lambda: self._end_unused(self.permits.take(permit_id)))
 
     async def _admit_request(self, asked: AskRequest) -> Answer:
-        subject = asked.subject
         decision = await self._agent.admit_request(
             asked.tenant,
             asked.cost,
             costs=asked.costs or None,
-            subject=NO_SUBJECT if subject is None else Subject(**msgspec.structs.asdict(subject)),
+            subject=_subject_of(asked.subject),
             wait_s=self._wait_s(asked),
         )
         if not decision.allowed:
@@ -221,9 +238,19 @@ class Sidecar:
         self._end_unused(taken)
         return answers.json_answer(Accepted(accepted=1))
 
+    async def _explain(self, asked: AskExplanation, request: Request) -> Answer:
+        try:
+            return await self.operators.explain(asked, _subject_of(asked.subject))
+        except Misconfigured as error:
+            return answers.problem(400, "invalid", str(error))
+
     def _end_unused(self, taken: Permit | Decision | None) -> None:
         if taken is not None:
             self._agent.give_back(taken)
+
+
+def _subject_of(asked: AskedSubject | None) -> Subject:
+    return NO_SUBJECT if asked is None else Subject(**msgspec.structs.asdict(asked))
 
 
 def _expires_s(permit: Permit) -> float:

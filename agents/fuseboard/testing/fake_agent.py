@@ -330,6 +330,9 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     def views(self) -> tuple[BreakerView, ...]:
         return ()
 
+    def refused_for_s(self, dependency: str) -> float:
+        return 0.0
+
     def resilience(self) -> dict[str, Any]:
         """The keys that a pod has before anything protects it."""
         return {

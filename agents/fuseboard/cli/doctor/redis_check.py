@@ -8,13 +8,13 @@ import hiredis
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
 from fuseboard.cli.doctor.script_test import DEPENDENCY, ScriptTest
-from fuseboard.cli.found_configuration import find_configuration
 from fuseboard.configuration.redis_source import FAILURES, RedisSource
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.store_url import OPTIONS, StoreUrl, unknown_options
 from fuseboard.contract.words import Algorithm
 from fuseboard.errors import Misconfigured
+from fuseboard.explain.found_configuration import find_configuration
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.store import ConnectionLostError

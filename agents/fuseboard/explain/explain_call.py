@@ -4,8 +4,11 @@ import hiredis
 import msgspec
 from msgspec.structs import replace
 
-from fuseboard.cli.explain.dry_run import CONNECT_S, inspecting
-from fuseboard.cli.explain.explanation import (
+from fuseboard.contract import keys
+from fuseboard.contract.breaker_state import parse_breaker, parse_override
+from fuseboard.contract.policy import BreakerPolicy, Dependency, Override
+from fuseboard.explain.dry_run import CONNECT_S, inspecting
+from fuseboard.explain.explanation import (
     Explained,
     ExplainedBreaker,
     ExplainedOverride,
@@ -13,10 +16,7 @@ from fuseboard.cli.explain.explanation import (
     explanation,
     waiting,
 )
-from fuseboard.cli.found_configuration import FoundConfiguration
-from fuseboard.contract import keys
-from fuseboard.contract.breaker_state import parse_breaker, parse_override
-from fuseboard.contract.policy import BreakerPolicy, Dependency, Override
+from fuseboard.explain.found_configuration import FoundConfiguration
 from fuseboard.store import Store
 from fuseboard.store.store import ConnectionLostError
 from fuseboard.subject import NO_SUBJECT, Costs

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from fuseboard.admission.budget_inspection import KnownBudget
 from fuseboard.admission.inspection import Expected, Inspection
-from fuseboard.cli.explain.explained_budgets import ExplainedBudget, explained_budgets
-from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.policy import EVERY_SERVICE, Limit
 from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
 from fuseboard.decision import LimitStatus
+from fuseboard.explain.explained_budgets import ExplainedBudget, explained_budgets
+from fuseboard.explain.found_configuration import FoundConfiguration
 from fuseboard.subject import Costs, Subject
 
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from fuseboard.admission.inspection import Inspection
 from fuseboard.cancellation import wait_for_event
-from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.composition import compose_admission
 from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.explain.found_configuration import FoundConfiguration
 from fuseboard.reporting.counters import Counters
 from fuseboard.store import Store
 

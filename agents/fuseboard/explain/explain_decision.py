@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from fuseboard.agent_api.arguments import harmless
-from fuseboard.cli.explain.dry_run import inspecting
-from fuseboard.cli.explain.explain_call import explain_call
-from fuseboard.cli.explain.explanation import Explained, Explanation, explanation, waiting
-from fuseboard.cli.found_configuration import FoundConfiguration, find_configuration
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract.policy import service_rule
+from fuseboard.explain.dry_run import inspecting
+from fuseboard.explain.explain_call import explain_call
+from fuseboard.explain.explanation import Explained, Explanation, explanation, waiting
+from fuseboard.explain.found_configuration import FoundConfiguration, find_configuration
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.subject import Costs, Subject
@@ -17,12 +17,18 @@ from fuseboard.subject import Costs, Subject
 async def explain(
     settings: AgentSettings, *, tenant: str, dependency: str, subject: Subject, costs: Costs
 ) -> Explanation:
-    """Raises ``Misconfigured`` when there is no configuration, in Redis or on disk."""
+    """Raises ``Misconfigured`` when there is no configuration, in Redis or on disk.
+
+    Takes a few seconds if Redis does not answer.
+    """
     found = await find_configuration(settings, tenant=tenant)
     store = open_store(settings.redis_url)
-    if dependency:
-        return await explain_call(found, store, dependency, tenant, costs)
-    return await _explain_request(found, store, settings.service, tenant, subject, costs)
+    try:
+        if dependency:
+            return await explain_call(found, store, dependency, tenant, costs)
+        return await _explain_request(found, store, settings.service, tenant, subject, costs)
+    finally:
+        await store.close()
 
 
 async def _explain_request(
