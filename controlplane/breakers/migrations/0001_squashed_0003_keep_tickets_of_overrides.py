@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         ("breakers", "0003_keep_tickets_of_overrides"),
     ]
 
-    dependencies = [("policies", "0001_squashed_0022_follow_latency")]
+    dependencies = [("policies", "0001_create_configuration")]
 
     operations = [
         migrations.CreateModel(

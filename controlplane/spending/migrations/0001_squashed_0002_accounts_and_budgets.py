@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
 
     replaces = [("spending", "0001_create_models"), ("spending", "0002_accounts_and_budgets")]
 
-    dependencies = [("policies", "0001_squashed_0022_follow_latency")]
+    dependencies = [("policies", "0020_bound_parts_of_streams")]
 
     operations = [
         migrations.CreateModel(
