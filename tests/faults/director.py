@@ -20,7 +20,7 @@ django.setup()
 from django.utils import timezone  # noqa: E402
 
 from controlplane.accounts.models import User  # noqa: E402
-from controlplane.accounts.tokens import create_agent_token  # noqa: E402
+from controlplane.accounts.tokens import create_agent_token, revoke_token  # noqa: E402
 from controlplane.alerts.delivery import receivers  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
@@ -94,6 +94,9 @@ def do(command: dict[str, Any]) -> object:
         return drills.end_drill(drill=command["drill"], **USUAL).pk
     if command["do"] == "environment":
         return _environment(command["name"])
+    if command["do"] == "revoke-token":
+        revoke_token(selector=command["token"].split("_")[1], reason=USUAL["reason"], actor=DIRECTOR)
+        return None
     if command["do"] == "receiver":
         named = {"name": command["name"], "url": command["url"]}
         receivers.add_receiver(**named, least_level=2, least_severity="warning", **USUAL)

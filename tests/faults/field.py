@@ -147,9 +147,17 @@ class Field:
 
     def pod(self, name: str, **options: Any) -> Pod:
         """Start a pod with its own proxies; options are those of ``Pod``."""
-        to_redis = self.network.proxy(self.address(self.valkey))
-        to_gateway = self.network.proxy(self.gateway_address)
-        environment = _without_ours() | {
+        to_redis, to_gateway = self.proxies()
+        environment = self.environment_of(name, to_redis, to_gateway) | options.pop("environment", {})
+        return Pod(name, self.folder, environment, to_redis, to_gateway, **options)
+
+    def proxies(self) -> tuple[Proxy, Proxy]:
+        """Between one process with an agent and Redis, and between it and the gateway."""
+        return self.network.proxy(self.address(self.valkey)), self.network.proxy(self.gateway_address)
+
+    def environment_of(self, name: str, to_redis: Proxy, to_gateway: Proxy) -> dict[str, str]:
+        """The variables of a process whose agent has this name."""
+        return _without_ours() | {
             "FUSEBOARD_REDIS_URL": through(to_redis, self.valkey),
             "FUSEBOARD_URL": f"http://127.0.0.1:{to_gateway.port}",
             "FUSEBOARD_TOKEN": self.token,
@@ -157,8 +165,6 @@ class Field:
             "FUSEBOARD_SERVER": name,
             "FUSEBOARD_STATE_DIR": str(self.folder / "state" / name),
         }
-        environment |= options.pop("environment", {})
-        return Pod(name, self.folder, environment, to_redis, to_gateway, **options)
 
     def another_pod(self, name: str, **options: Any) -> Pod:
         """A pod of one row, stopped when that row ends."""
@@ -308,12 +314,12 @@ class Field:
                 return f"{pod.name} sees {stuck}"
             if state["defects"]:
                 return f"{pod.name} had {state['defects']} defects"
-        if silent := {pod.name for pod in self.pods} - self._heard():
+        if silent := {pod.name for pod in self.pods} - self.heard():
             return f"the gateway has not heard {silent} of late"
         hashes = {pod.state()["head"][2] for pod in self.pods}
         return "" if len(hashes) == 1 else f"one revision, different content: {hashes}"
 
-    def _heard(self) -> set[str]:
+    def heard(self) -> set[str]:
         """Pods with a current heartbeat: after an outage of the control plane they return within half a
         minute.
         """
