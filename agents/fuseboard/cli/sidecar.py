@@ -41,6 +41,14 @@ def add_to(commands: Any) -> None:
         help="a user that may use the unix socket; may be repeated (default: the mode of its file decides)",
     )
     sidecar.add_argument(
+        "--tenants",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="the tenants that the application may use, like 'acme' or 'eu-*', where * is any text; may be "
+        "repeated (default: all)",
+    )
+    sidecar.add_argument(
         "--probes",
         default="0.0.0.0:7481",
         metavar="HOST:PORT",
@@ -67,7 +75,7 @@ def run(given: argparse.Namespace) -> int:
     # Here, so that the other commands need no httptools.
     from fuseboard.serving.sockets import KNOWS_PEERS
     from fuseboard.sidecar import app
-    from fuseboard.sidecar.access import address_of, loopback_of, token_of
+    from fuseboard.sidecar.access import TenantNames, address_of, loopback_of, token_of
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     listen = None if given.listen == _OFF else loopback_of(given.listen)
@@ -82,6 +90,7 @@ def run(given: argparse.Namespace) -> int:
         token=None if given.no_token or listen is None else token_of(os.environ),
         unix=given.unix,
         uids=frozenset(given.uid),
+        tenants=TenantNames(given.tenants) if given.tenants else None,
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),
         drain_s=given.drain_s,
     )

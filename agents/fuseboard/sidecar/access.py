@@ -7,11 +7,13 @@ name. Neither has the token. A browser sends an ``Origin``, and a name that was 
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from fuseboard.contract.endpoints import starred
 from fuseboard.contract.sidecar import EXPLAIN_PATH
+from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
 from fuseboard.serving.exchange import Answer, Request
@@ -55,6 +57,26 @@ class UnixAccess:
         if self._uids and request.uid not in self._uids:
             return problem(403, "uid", f"the user {request.uid} is not named by --uid")
         return None
+
+
+class TenantNames:
+    """The tenants that an application may use, by patterns in which ``*`` stands for any text.
+
+    Raises ``Misconfigured`` for a pattern that no name can match.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        for pattern in patterns:
+            if not is_subject(pattern):
+                raise Misconfigured(
+                    "--tenants must be a name with 1 to 200 characters, in which * is any text, "
+                    f"not {pattern!r:.80}"
+                )
+        self._match = re.compile("|".join(starred(pattern) for pattern in patterns)).match
+
+    def include(self, tenant: str) -> bool:
+        """Whether the application may use it. A name that no tenant can have is none of them."""
+        return is_subject(tenant) and self._match(tenant) is not None
 
 
 def _refuse_browser() -> Answer:

@@ -18,7 +18,7 @@ from fuseboard.reporting.token import TokenSource
 from fuseboard.serving.http1 import Bounds, Connections
 from fuseboard.serving.listeners import Listeners
 from fuseboard.settings import AgentSettings
-from fuseboard.sidecar.access import LoopbackAccess, UnixAccess
+from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
 from fuseboard.sidecar.probes import Probes
 from fuseboard.sidecar.routes import Guarded, Sidecar
 
@@ -43,6 +43,8 @@ class Options(Struct, frozen=True, kw_only=True):
     #: Users that may use the unix socket; none for all that its mode admits.
     uids: frozenset[int] = frozenset()
     probes: Address | None = None
+    #: The tenants that the application may use; ``None`` for all.
+    tenants: TenantNames | None = None
     #: How long the application is waited for when the sidecar stops.
     drain_s: float = 5.0
     bounds: Bounds = Bounds()
@@ -66,7 +68,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
     # Each has its own bounds: a process without access to the unix socket cannot use its connections up.
     tcp, local = Connections(options.bounds), Connections(options.bounds)
     async with Agent(settings=settings) as agent:
-        sidecar = Sidecar(agent)
+        sidecar = Sidecar(agent, tenants=options.tenants)
         listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
         try:

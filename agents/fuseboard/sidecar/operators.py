@@ -1,4 +1,4 @@
-"""What people ask a sidecar: the state of each dependency, and why a call would be refused."""
+"""Answers people: the state of each dependency, and why a call would be refused."""
 
 import asyncio
 from math import ceil
@@ -32,7 +32,7 @@ class Operators:
         self.under_way = 0
 
     def dependencies(self) -> Answer:
-        """Those of the configuration and those that were called, from memory."""
+        """List the dependencies of the configuration and those that were called, from memory."""
         agent = self._agent
         return answers.json_answer(
             [
@@ -48,7 +48,7 @@ class Operators:
         )
 
     async def explain(self, asked: AskExplanation, subject: Subject) -> Answer:
-        """What ``fuseboard explain`` prints on this host. Raises ``Misconfigured`` for invalid costs."""
+        """Answer what ``fuseboard explain`` prints on this host. Raises ``Misconfigured`` for invalid costs."""
         check_costs(asked.costs)
         if self.under_way >= MAX_AT_ONCE or self._rate.take(monotonic()) > 0:
             return answers.problem(503, "busy", f"{MAX_PER_S} explanations per second, {MAX_AT_ONCE} at once")

@@ -37,6 +37,10 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
         _figure("busy", "Admissions beyond the bound, which got 503.", total=True),
         lambda sidecar, _: sidecar.busy,
     ),
+    (
+        _figure("tenants.refused", "Questions about tenants beyond --tenants, which got 403.", total=True),
+        lambda sidecar, _: sidecar.foreign,
+    ),
     (_figure("permits", "Permits that are not reported yet."), lambda sidecar, _: len(sidecar.permits)),
     (
         _figure("permits.issued", "Permits that applications got.", total=True),

@@ -28,6 +28,7 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import answers, openapi
+from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.operators import Operators
 from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import Reports
@@ -74,8 +75,10 @@ class Guarded:
 class Sidecar:
     """One agent, and what applications have of its decisions. Belongs to the loop of the agent."""
 
-    def __init__(self, agent: Agent, *, most_waiting: int = MAX_WAITING) -> None:
-        self._agent, self._most_waiting = agent, most_waiting
+    def __init__(
+        self, agent: Agent, *, tenants: TenantNames | None = None, most_waiting: int = MAX_WAITING
+    ) -> None:
+        self._agent, self._tenants, self._most_waiting = agent, tenants, most_waiting
         # An expired permit frees its slot and its probe. What was spent stays spent.
         self.permits = Kept[Permit]("p", lambda permit: agent.report(permit, Outcome.NEUTRAL))
         # A limit frees the slots of an expired request itself, after its window.
@@ -84,6 +87,8 @@ class Sidecar:
         self.waiting = 0
         #: Admissions that got no decision, because too many waited.
         self.busy = 0
+        #: Questions about tenants that the application may not use.
+        self.foreign = 0
         #: The signal to stop has come. Requests are decided as before.
         self.stopping = False
         self.operators = Operators(agent)
@@ -146,10 +151,17 @@ class Sidecar:
 
     def _call(self, asked: AskCall, request: Request) -> _Answering:
         self.reports.take(asked.reports)
-        return self._admit(self._admit_call(asked), request)
+        return self._refuse_tenant(asked.tenant) or self._admit(self._admit_call(asked), request)
 
     def _request(self, asked: AskRequest, request: Request) -> _Answering:
-        return self._admit(self._admit_request(asked), request)
+        return self._refuse_tenant(asked.tenant) or self._admit(self._admit_request(asked), request)
+
+    def _refuse_tenant(self, tenant: str | None) -> Answer | None:
+        """The answer about a tenant that the application may not use. Callers without a tenant use none."""
+        if self._tenants is None or not tenant or self._tenants.include(tenant):
+            return None
+        self.foreign += 1
+        return answers.problem(403, "tenant", "no pattern of --tenants has this tenant")
 
     async def _admit(self, admission: Coroutine[Any, Any, Answer], request: Request) -> Answer:
         if self.waiting >= self._most_waiting:
@@ -238,7 +250,10 @@ class Sidecar:
         self._end_unused(taken)
         return answers.json_answer(Accepted(accepted=1))
 
-    async def _explain(self, asked: AskExplanation, request: Request) -> Answer:
+    def _explain(self, asked: AskExplanation, request: Request) -> _Answering:
+        return self._refuse_tenant(asked.tenant) or self._explained(asked)
+
+    async def _explained(self, asked: AskExplanation) -> Answer:
         try:
             return await self.operators.explain(asked, _subject_of(asked.subject))
         except Misconfigured as error:
