@@ -48,7 +48,7 @@ class Operators:
         )
 
     async def explain(self, asked: AskExplanation, subject: Subject) -> Answer:
-        """Answer what ``fuseboard explain`` prints on this host. Raises ``Misconfigured`` for invalid costs."""
+        """Answer what ``fuseboard explain`` prints here. Raises ``Misconfigured`` for invalid costs."""
         check_costs(asked.costs)
         if self.under_way >= MAX_AT_ONCE or self._rate.take(monotonic()) > 0:
             return answers.problem(503, "busy", f"{MAX_PER_S} explanations per second, {MAX_AT_ONCE} at once")
