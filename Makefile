@@ -34,10 +34,11 @@ demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 ru
 WITH_MORE = $(foreach file,account_stop aiohttp_errors answered_costs broken_answers call_options classification cluster escaped_refusals exception_groups frameworks_page learning_through_failovers sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi guard guard_versions opentelemetry portable_errors preflights primitives_formations prometheus_text requests_bodies retrying_transports sleeps_without_slots streams tier_timeouts waits_and_timeouts websockets wrapped_errors,tests/agents/test_$(file).py)
 WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
-# Files are shared out to so many processes, each with its own servers: one more than cores, because tests wait
-# for servers. A file that takes long comes first.
+# Groups of tests are shared out to this number of processes, each with its own servers: one more than cores, because
+# tests wait for servers. A file is a group; tests/distribution.py names larger ones. A file that takes long comes first.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
-TOGETHER = --dist loadfile --no-loadscope-reorder --durations=40
+IN_ORDER = --no-loadscope-reorder --durations=40
+TOGETHER = --dist loadgroup $(IN_ORDER)
 # One more for the agent's, most of which wait for timers.
 AGENT_JOBS = $(if $(filter file,$(origin JOBS)),$(shell expr $(JOBS) + 1),$(JOBS))
 
@@ -53,7 +54,7 @@ test-full: environment agent-environment engine-environments chromium curl nginx
 	@$(PY) -m pytest -m ""
 
 mutants: agent-environment ## every mutant of the agent: code with one bug, which a test must notice
-	@$(AGENT_PY) -m pytest -n $(JOBS) $(TOGETHER) -m mutants tests/agents $(WITH_MORE:%=--ignore=%)
+	@$(AGENT_PY) -m pytest -n $(JOBS) --dist loadfile $(IN_ORDER) -m mutants tests/agents $(WITH_MORE:%=--ignore=%)
 
 screenshots: environment chromium ## pictures of every page of a demo of its own; PASSWORD=... URL=... takes a running one
 	@$(PY) tools/screenshots.py $(if $(README),--readme) $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))

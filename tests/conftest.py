@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from controlplane import embedded
 from controlplane.embedded.valkey import Valkey
-from tests.distribution import ByFile, longest_first
+from tests.distribution import InGroups, longest_first
 from tests.waiting import PATIENCE_S
 
 _session = ExitStack()
@@ -98,8 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    return ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InGroups | None:
+    return InGroups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 if "pytest_django" in sys.modules:

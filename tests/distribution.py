@@ -1,13 +1,15 @@
-"""Which worker of ``pytest -n`` runs which files, and in which order."""
+"""Which worker of ``pytest -n --dist loadgroup`` runs which files, and in which order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xdist.workermanage import WorkerController
 
 #: These start many processes and wait for them. One worker runs them, one after the other: two at once starve
@@ -34,8 +36,6 @@ EACH_ALONE = ("tests/experiments/test_experiments",)
 IN_A_BROWSER = "tests/dashboard/test_browser"
 #: These compute, and most other tests of the agent wait for timers.
 MODELS = "tests/agents/models/"
-#: One worker at a time runs files of a kind, while there are others.
-_ONE_AT_A_TIME = (IN_A_BROWSER, MODELS)
 #: What takes longest comes first, so that the workers end together.
 _FIRST = (
     *MANY_PROCESSES,
@@ -54,6 +54,19 @@ _FIRST = (
 )
 
 
+def group_of(nodeid: str) -> str | None:
+    """The group of a test: its file, or a name for several files. ``None``: the test is a group by itself."""
+    if nodeid.startswith(EACH_ALONE):
+        return None
+    if nodeid.startswith(MANY_PROCESSES):
+        return "many processes"
+    if nodeid.startswith(IN_A_BROWSER):
+        return "in a browser"
+    if nodeid.startswith(MODELS):
+        return "models"
+    return nodeid.partition("::")[0]
+
+
 def longest_first(items: list[pytest.Item]) -> None:
     """Put the tests in order."""
     items.sort(
@@ -64,25 +77,19 @@ def longest_first(items: list[pytest.Item]) -> None:
     )
 
 
-class ByFile(LoadFileScheduling):
-    """Give a worker one file at a time; the files with many processes are one, and a simulation is one."""
+class InGroups(LoadGroupScheduling):
+    """Give all tests of a group to one worker.
 
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(EACH_ALONE):
-            return nodeid
-        return "many processes" if nodeid.startswith(MANY_PROCESSES) else super()._split_scope(nodeid)
+    The base class reads a group from the end of a node id. The mark ``xdist_group`` should put it there, but
+    has no effect with pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386. So this class
+    appends the group. Workers know tests by their number, so their node ids stay as they are.
+    """
 
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        taken = tuple(kind for kind in _ONE_AT_A_TIME if self._another_runs(kind, node))
-        others = (scope for scope in self.workqueue if not scope.startswith(taken))
-        if (scope := next(others, None)) is not None:
-            self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        grouped = [f"{nodeid}@{group}" if (group := group_of(nodeid)) else nodeid for nodeid in collection]
+        super().add_node_collection(node, grouped)
 
-    def _another_runs(self, kind: str, node: WorkerController) -> bool:
-        return any(
-            scope.startswith(kind) and not all(tests.values())
-            for other, given in self.assigned_work.items()
-            if other is not node
-            for scope, tests in given.items()
-        )
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test in which the worker crashed, with the node id that pytest knows."""
+        crashed = super().remove_node(node)
+        return crashed and crashed.removesuffix(f"@{group_of(crashed)}")

@@ -1,15 +1,19 @@
-"""Workers of one run share the tests out: each file once, and one worker at a time waits for a browser."""
+"""Workers of one run share the tests out: each group in one worker, and the longest first."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.distribution import ByFile, longest_first
+from tests.distribution import EACH_ALONE, IN_A_BROWSER, MANY_PROCESSES, MODELS, InGroups, longest_first
 
+ROOT = Path(__file__).resolve().parents[2]
 TESTS = [
+    "tests/agents/models/test_locks.py::test_a",
+    "tests/agents/models/test_pods.py::test_a",
     "tests/controlplane/accounts/test_accounts.py::test_a",
-    "tests/controlplane/accounts/test_accounts.py::test_b",
+    "tests/controlplane/accounts/test_accounts.py::test_b[x@y]",
     "tests/dashboard/test_browser_clicks.py::test_a",
     "tests/dashboard/test_browser_clicks.py::test_b",
     "tests/dashboard/test_browser_edits.py::test_a",
@@ -36,49 +40,73 @@ class Worker:
         self.shutting_down = True
 
 
-def run(workers: int, tests: list[str]) -> list[list[str]]:
-    """The tests that run at the same time, if each takes equally long: one row per turn."""
+def started(workers: int, tests: list[str]) -> tuple[InGroups, list[Worker], list[str]]:
+    """A scheduler that has given its workers their first tests, and the tests by their number."""
     options = SimpleNamespace(loadscopereorder=False)
     config: Any = SimpleNamespace(getvalue=lambda name: [f"{workers}*popen"], option=options)
     items: Any = [SimpleNamespace(nodeid=test) for test in tests]
     longest_first(items)
     ordered = [item.nodeid for item in items]
-    scheduler = ByFile(config)
+    scheduler = InGroups(config)
     # As much of a worker as the scheduler uses.
     nodes: list[Any] = [Worker(number) for number in range(workers)]
     for node in nodes:
         scheduler.add_node(node)
         scheduler.add_node_collection(node, ordered)
     scheduler.schedule()
-    turns = []
+    return scheduler, nodes, ordered
+
+
+def run(workers: int, tests: list[str]) -> list[list[str]]:
+    """The tests of each worker in their order, if each test takes equally long."""
+    scheduler, nodes, ordered = started(workers, tests)
+    ran: list[list[str]] = [[] for _ in nodes]
     while busy := [node for node in nodes if node.waiting]:
-        places = [(node, node.waiting.pop(0)) for node in busy]
-        turns.append([ordered[place] for _, place in places])
-        for node, place in places:
+        for node in busy:
+            place = node.waiting.pop(0)
+            ran[nodes.index(node)].append(ordered[place])
             scheduler.mark_test_complete(node, place)
-    return turns
+    return ran
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_each_test_runs_once(workers: int) -> None:
-    assert sorted(test for turn in run(workers, TESTS) for test in turn) == sorted(TESTS)
+    assert sorted(test for tests in run(workers, TESTS) for test in tests) == sorted(TESTS)
 
 
-@pytest.mark.parametrize("kind", ["tests/dashboard/test_browser", "tests/agents/models/test"])
+@pytest.mark.parametrize(
+    "kind", [MANY_PROCESSES, IN_A_BROWSER, MODELS, "tests/controlplane/accounts/test_accounts.py"]
+)
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_one_worker_at_a_time_runs_files_of_a_kind_while_there_are_others(workers: int, kind: str) -> None:
-    plain = [f"tests/controlplane/series/test_{number}.py::test_a" for number in range(40)]
-    of_kind = [f"{kind}_{number}.py::test_a" for number in range(8)]
-    turns = run(workers, [*of_kind, *plain, *TESTS])
-    assert max(sum(test.startswith(kind) for test in turn) for turn in turns) == 1
+def test_one_worker_runs_all_of_a_group(workers: int, kind: str | tuple[str, ...]) -> None:
+    of_kind = [test for test in TESTS if test.startswith(kind)]
+    assert len(of_kind) >= 2
+    ran = [[test for test in tests if test.startswith(kind)] for tests in run(workers, TESTS)]
+    assert sorted(ran) == sorted([of_kind, *[[]] * (workers - 1)])
 
 
-def test_files_with_a_browser_are_shared_out_when_nothing_else_is_left() -> None:
-    browser = [f"tests/dashboard/test_browser_{number}.py::test_a" for number in range(8)]
-    assert [len(turn) for turn in run(2, browser)] == [2, 2, 2, 2]
+def test_simulations_run_side_by_side() -> None:
+    ran = run(3, TESTS)
+    assert sum(any(test.startswith(EACH_ALONE) for test in tests) for tests in ran) == 2
 
 
-def test_the_files_with_many_processes_begin_in_one_worker() -> None:
-    first, *_ = run(3, TESTS)
-    assert first[0] == "tests/faults/test_short.py::test_a"
-    assert "tests/repo/test_compose_runs.py::test_a" not in first
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_what_takes_longest_comes_first(workers: int) -> None:
+    ran = run(workers, TESTS)
+    assert ran[0][:2] == ["tests/faults/test_short.py::test_a", "tests/repo/test_compose_runs.py::test_a"]
+    short = ("tests/controlplane/accounts/", "tests/dashboard/test_pages", "tests/repo/test_words")
+    for tests in ran:
+        kinds = [test.startswith(short) for test in tests]
+        assert kinds == sorted(kinds)
+
+
+def test_the_test_of_a_crashed_worker_keeps_its_name() -> None:
+    scheduler, nodes, _ = started(1, TESTS)
+    crashed: Any = nodes[0]
+    assert scheduler.remove_node(crashed) == "tests/faults/test_short.py::test_a"
+
+
+@pytest.mark.parametrize("prefix", [*MANY_PROCESSES, *EACH_ALONE, IN_A_BROWSER, MODELS])
+def test_each_listed_prefix_names_files(prefix: str) -> None:
+    folder, _, name = prefix.rpartition("/")
+    assert list((ROOT / folder).glob(f"{name or 'test_'}*.py"))
