@@ -176,12 +176,24 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     A busy machine pauses for longer than the default deadline of 5 ms, and for longer than the 50 ms that a
     published policy may wait. The agent then decides single calls by itself, and a test that expects exact
     numbers or a shared decision fails, or passes by chance. Tests of the deadline use other values.
+
+    Locks, idempotency keys and backlogs wait as long. Tests of their deadline have the fixture
+    ``usual_answers``.
     """
     # Here, not above: Django must be ready first.
     from fuseboard.configuration.current_configuration import Configuration
-    from tests.patient_pods import patiently
+    from tests.patient_pods import PATIENCE_US, patiently, primitives_wait
 
     monkeypatch.setattr(Configuration, "apply", patiently(Configuration.apply))
+    primitives_wait(monkeypatch, PATIENCE_US / 1e6)
+
+
+@pytest.fixture
+def usual_answers(no_pause_is_an_outage: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let locks, idempotency keys and backlogs wait for Redis as in an application: for tests of it."""
+    from tests.patient_pods import USUAL_ANSWER_S, primitives_wait
+
+    primitives_wait(monkeypatch, USUAL_ANSWER_S)
 
 
 @pytest.fixture(autouse=True)

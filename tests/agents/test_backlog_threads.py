@@ -18,6 +18,7 @@ from tests.waiting import eventually, wait_until
 
 
 class TestOutages:
+    @pytest.mark.usefixtures("usual_answers")
     async def test_a_job_goes_on_while_redis_is_down_and_its_end_is_reported_afterwards(self, valkey: Valkey):
         with redis.Redis.from_url(valkey.url) as client:
             publish(client, POLICY_HERE, revision=1, tenants=TENANTS)

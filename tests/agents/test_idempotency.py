@@ -386,6 +386,7 @@ class TestWithoutRedis:
                 assert (await order(careless)).status_code == 201
             assert shop.fences == [0]
 
+    @pytest.mark.usefixtures("usual_answers")
     async def test_an_end_that_redis_misses_is_repeated(self, shop: Shop, valkey: Valkey):
         async def redis_stops(_: Any) -> tuple[int, bytes]:
             assert valkey.process is not None

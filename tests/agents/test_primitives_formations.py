@@ -116,6 +116,7 @@ class TestCluster:
             assert numbers == sorted(set(numbers))
             assert len(numbers) == 4
 
+    @pytest.mark.usefixtures("usual_answers")
     async def test_a_frozen_primary_delays_no_lock_of_another_shard(self, cluster: Cluster):
         victim = cluster.primary_of(keys.lock("production", NAMES[0]))
         other = next(
@@ -145,6 +146,7 @@ class TestCluster:
         # Not the longest: a busy machine makes one of them slow.
         assert median(took_s) < ANSWER_S / 3
 
+    @pytest.mark.usefixtures("usual_answers")
     async def test_a_frozen_primary_whose_memory_counts_delays_one_request_of_another_shard(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ):

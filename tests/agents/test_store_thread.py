@@ -14,6 +14,8 @@ from fuseboard.primitives import store_thread
 from fuseboard.primitives.store_thread import CONNECT_S, StoreThread
 from tests.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.usefixtures("usual_answers")
+
 #: Questions of so many threads wait at once. One after the other, they would fail in as many timeouts.
 ASKERS = 20
 
