@@ -29,7 +29,8 @@ QUICK = BreakerPolicy(
     open_ms=50,
     open_max_ms=400,
     probes=2,
-    probe_lease_ms=1_000,
+    # Longer than a machine pauses: a lease that ended is not renewed.
+    probe_lease_ms=3_000,
     successes_to_close=2,
     minimum_servers=1,
 )
