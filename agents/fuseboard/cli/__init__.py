@@ -8,6 +8,7 @@
     fuseboard explain --dependency payments-api          what is the next decision, and why?
     fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
     fuseboard sidecar                                    decide for an application in any language
+    fuseboard envoy check limits.yaml                    what does a file of envoyproxy/ratelimit mean here?
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID, check_costs, check_name
-from fuseboard.cli import ctl, sidecar
+from fuseboard.cli import ctl, envoy, sidecar
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.contract.build import commit_of
@@ -46,7 +47,7 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all is well, 1 when ``doctor`` found a problem, 2 when the command cannot answer.
+    """0 when all is well, 1 when ``doctor`` or ``envoy`` found a problem, 2 when the command cannot answer.
 
     ``ctl`` has more codes: ``fuseboard.cli.ctl.exit_codes.Exit``.
     """
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.command == "sidecar":
             return sidecar.run(given)
+        if given.command == "envoy":
+            return envoy.run(given)
         # A log line of the agent on stderr would look like a finding.
         logging.getLogger("fuseboard").addHandler(logging.NullHandler())
         return _doctor(given) if given.command == "doctor" else _explain(given)
@@ -99,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="print JSON")
     ctl.add_to(commands)
     sidecar.add_to(commands)
+    envoy.add_to(commands)
     return parser
 
 

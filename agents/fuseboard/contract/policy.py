@@ -310,20 +310,20 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
     if policy.default_tier not in {tier.name for tier in policy.tiers}:
         raise PolicyError(f"default_tier: there is no tier {policy.default_tier!r}")
     for tier in policy.tiers:
-        _check_limits(f"tiers.{tier.name}.quotas", tier.quotas)
+        check_limits(f"tiers.{tier.name}.quotas", tier.quotas)
         _check_budgets(f"tiers.{tier.name}.budgets", tier.budgets)
-    _check_limits("subject_limits", policy.subject_limits)
+    check_limits("subject_limits", policy.subject_limits)
     for limit in policy.subject_limits:
         if not limit.per:
             raise PolicyError(f"subject_limits.{limit.name}.per: say what to count by")
-    _check_limits("service_limits", policy.service_limits)
+    check_limits("service_limits", policy.service_limits)
     for limit in policy.service_limits:
         if limit.per:
             raise PolicyError(f"service_limits.{limit.name}.per: all callers share one counter; leave it out")
         if limit.service != EVERY_SERVICE and not is_slug(limit.service):
             raise PolicyError(f"service_limits.{limit.name}.service: name a service, or * for every service")
     for dependency in policy.dependencies:
-        _check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
+        check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
         _check_budgets(f"dependencies.{dependency.name}.budgets", dependency.budgets)
     _check_accounts(policy.accounts)
     _check_protection(policy)
@@ -337,7 +337,7 @@ def encode_tenant(record: TenantRecord) -> bytes:
 
 def decode_tenant(document: bytes | msgspec.Raw) -> TenantRecord:
     record = _tenant_decoder.decode(document)
-    _check_limits("quotas", record.quotas)
+    check_limits("quotas", record.quotas)
     _check_budgets("budgets", record.budgets)
     _refuse_duplicates("parents", list(record.parents))
     return record
@@ -352,7 +352,8 @@ def hash_of(document: bytes) -> str:
 _EXACT = 2**53
 
 
-def _check_limits(where: str, limits: tuple[Limit, ...]) -> None:
+def check_limits(where: str, limits: tuple[Limit, ...]) -> None:
+    """Raises ``PolicyError`` for fields that contradict each other, and for two limits of one name."""
     _refuse_duplicates(where, [limit.name for limit in limits])
     for limit in limits:
         field = f"{where}.{limit.name}"

@@ -1,0 +1,180 @@
+"""The commands ``fuseboard envoy ...``, which show what a file of envoyproxy/ratelimit means here."""
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fuseboard.contract.descriptors import (
+    Charge,
+    DescriptorDomain,
+    DescriptorRule,
+    DescriptorRules,
+    Entry,
+    Match,
+    Means,
+    Place,
+    Verdict,
+    rule_text,
+)
+from fuseboard.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from fuseboard.contract.descriptor_file import DescriptorFile
+
+_PLAIN = {
+    Verdict.UNMATCHED: "no rule decides: it is allowed, and not counted",
+    Verdict.UNLIMITED: "unlimited: it is allowed, and not counted",
+    Verdict.REPLACED: "replaced by another descriptor: it is allowed, and not counted",
+}
+
+
+def add_to(commands: Any) -> None:
+    envoy = commands.add_parser("envoy", help="show what a file of envoyproxy/ratelimit means here")
+    actions = envoy.add_subparsers(dest="action", required=True)
+    check = actions.add_parser("check", help="check a file, and list what each of its rules means")
+    check.add_argument("file", metavar="FILE", type=Path, help="the YAML of one domain")
+    trial = actions.add_parser("try", help="find the rule that each descriptor of a request meets")
+    trial.add_argument("file", metavar="FILE", type=Path, help="the YAML of one domain")
+    trial.add_argument(
+        "-d",
+        "--descriptor",
+        dest="descriptors",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="append",
+        required=True,
+        help="the entries of one descriptor, in their order; repeat it for each descriptor of the request",
+    )
+    for command in (check, trial):
+        command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(given: argparse.Namespace) -> int:
+    """0 if the file is right, 1 if it has problems. Raises ``Misconfigured``."""
+    file = _read(given.file)
+    for line, text in file.problems:
+        sys.stderr.write(f"{given.file}:{line}: {text}\n")
+    if file.domain is None:
+        return 1
+    if given.action == "check":
+        _check(given, file, file.domain)
+    else:
+        descriptors = [[_entry(text) for text in texts] for texts in given.descriptors]
+        matches = DescriptorRules([file.domain]).match(file.domain.domain, descriptors)
+        _show(given, descriptors, matches)
+    return 0
+
+
+def _read(path: Path) -> "DescriptorFile":
+    if find_spec("yaml") is None:
+        raise Misconfigured("reading YAML needs PyYAML: pip install 'fuseboard[envoy]'")
+    # Here, so that the other commands need no PyYAML.
+    from fuseboard.contract.descriptor_file import read_file
+
+    try:
+        return read_file(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise Misconfigured(f"cannot read {path}: {error}") from error
+
+
+def _entry(text: str) -> Entry:
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise Misconfigured(f"an entry is KEY=VALUE, like tenant=acme, not {text!r}")
+    return key, value
+
+
+def _check(given: argparse.Namespace, file: "DescriptorFile", domain: DescriptorDomain) -> None:
+    rows = list(_rows((), (), domain.rules))
+    if given.json:
+        listed = [
+            {"line": file.lines[place], "rule": [rule_text(one) for one in path], "means": _meaning(path[-1])}
+            for place, path in rows
+        ]
+        notes = [note._asdict() for note in file.notes]
+        _say(msgspec.json.encode({"domain": domain.domain, "rules": listed, "notes": notes}).decode())
+        return
+    _say(f"domain {domain.domain}, {len(rows):,} rules")
+    for place, path in rows:
+        _say(f"line {file.lines[place]}: {_path_text(path)}")
+        _say(f"    {_meaning(path[-1])}")
+    for line, text in file.notes:
+        _say(f"note, line {line}: {text}")
+
+
+def _rows(place: Place, above: tuple[DescriptorRule, ...], rules: tuple[DescriptorRule, ...]) -> Any:
+    for number, rule in enumerate(rules):
+        here, path = (*place, number), (*above, rule)
+        yield here, path
+        yield from _rows(here, path, rule.then)
+
+
+def _meaning(rule: DescriptorRule) -> str:
+    from fuseboard.contract.descriptor_file import limit_text
+
+    after = [
+        *([f"hits are {rule.measure}"] if rule.measure != "calls" else []),
+        *(["charged after the work, never refused"] if rule.charge is Charge.AFTER else []),
+        *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
+        *(["one counter for all its values"] if rule.share else []),
+        *([f"named {rule.name}"] if rule.name else []),
+        *([f"replaces {', '.join(rule.replaces)}"] if rule.replaces else []),
+    ]
+    if rule.limit is not None:
+        text = limit_text(rule.limit)
+    elif rule.unlimited:
+        text = "unlimited"
+    elif rule.dependency:
+        text = f"a call to the dependency {rule.dependency}: its limits and its breaker decide"
+    elif rule.means is Means.TENANT:
+        text = "the value is a tenant: the quotas of the tenant decide"
+    elif rule.means is not None:
+        text = f"the value is the {rule.means.value} of the caller: limits that count by it decide"
+    else:
+        text = "decides nothing by itself"
+    return "; ".join([text, *after])
+
+
+def _show(given: argparse.Namespace, descriptors: list[list[Entry]], matches: tuple[Match, ...]) -> None:
+    if given.json:
+        _say(msgspec.json.encode([_as_json(match) for match in matches]).decode())
+        return
+    for descriptor, match in zip(descriptors, matches, strict=True):
+        _say(" ".join(f"{key}={value}" for key, value in descriptor))
+        if match.path:
+            _say(f"    rule: {_path_text(match.path)}")
+        _say(f"    {_decision(match)}")
+
+
+def _decision(match: Match) -> str:
+    if match.rule is None or match.verdict in _PLAIN:
+        return _PLAIN[match.verdict]
+    text = _meaning(match.rule)
+    if match.named:
+        text += "; " + ", ".join(f"{means.value} {value}" for means, value in match.named.items())
+    if match.counted:
+        pairs = zip(match.counted[::2], match.counted[1::2], strict=True)
+        text += "; counted by " + ", ".join(f"{key}={value}" for key, value in pairs)
+    return text
+
+
+def _as_json(match: Match) -> dict[str, Any]:
+    return {
+        "verdict": match.verdict,
+        "rule": [rule_text(rule) for rule in match.path],
+        "means": _decision(match),
+        "named": match.named,
+        "counted": match.counted,
+    }
+
+
+def _path_text(path: tuple[DescriptorRule, ...]) -> str:
+    return " > ".join(rule_text(rule) for rule in path)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,351 @@
+"""Files of envoyproxy/ratelimit, with four more words: ``means``, ``dependency``, ``measure`` and ``charge``.
+
+Such a file has the rules of one domain. Everything that is wrong is found at once, with its line.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from fuseboard.contract.descriptors import (
+    MAX_LEVELS,
+    MAX_TEXT,
+    Charge,
+    DescriptorDomain,
+    DescriptorRule,
+    Means,
+    Place,
+    problems_of,
+    rule_text,
+)
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import MAX_LIMIT, Algorithm, Period, is_slug
+
+#: Bytes of a file. Comments do not count for a domain, but are read.
+MAX_FILE = 256 * 1024
+#: The levels of YAML: a mapping and a list for each level of rules, and the parts of the last rule.
+_MAX_DEPTH = 2 * MAX_LEVELS + 6
+
+_ROOT = ("domain", "descriptors")
+#: Words of envoyproxy/ratelimit that only change its metrics and its dynamic metadata.
+_NOT_NEEDED = ("detailed_metric", "value_to_metric", "metadata")
+_RULE = (
+    "key",
+    "value",
+    "rate_limit",
+    "shadow_mode",
+    "share_threshold",
+    "descriptors",
+    *("means", "dependency", "measure", "charge"),
+    *_NOT_NEEDED,
+)
+_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
+_REPLACED = ("name",)
+
+_S = 1_000
+_MS = {"second": _S, "minute": 60 * _S, "hour": 3_600 * _S, "day": 86_400 * _S}
+#: The nominal length of the longer periods.
+_LONG_MS = {"week": 7 * _MS["day"], "month": 31 * _MS["day"]}
+#: Units that become token buckets: Fuseboard has no calendar period of this length.
+_BUCKETS = ("second", "minute")
+
+_NULL, _INT, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("null", "int", "bool"))
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_TRUE = frozenset({"true", "yes", "on", "y"})
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+class Remark(NamedTuple):
+    """A problem or a note. The line is 0 for the whole file."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DescriptorFile:
+    """The content of a file. ``domain`` is ``None`` if the file has problems."""
+
+    domain: DescriptorDomain | None
+    problems: tuple[Remark, ...]
+    #: Differences from envoyproxy/ratelimit, and words that are not needed.
+    notes: tuple[Remark, ...]
+    #: The line of each rule.
+    lines: dict[Place, int]
+
+
+def read_file(text: str) -> DescriptorFile:
+    """Read a file. Problems are in the answer; no exception is raised for them."""
+    reader = _Reader()
+    domain = reader.read(text)
+    if domain is not None and not reader.problems:
+        for place, problem in problems_of(domain):
+            reader.problem(reader.lines.get(place, 0), problem)
+        reader.compare((), domain.rules)
+    return DescriptorFile(
+        domain=None if reader.problems else domain,
+        problems=tuple(sorted(reader.problems)),
+        notes=tuple(sorted(reader.notes)),
+        lines=reader.lines,
+    )
+
+
+def limit_text(limit: Limit) -> str:
+    """How a limit from a file counts, and why: ``10 per minute, by a token bucket: ...``."""
+    period = limit.period
+    if period is not None:
+        return f"{limit.limit:,} per {period.value}, in calendar {period.value}s of UTC"
+    unit = next(unit for unit in _BUCKETS if _MS[unit] == limit.window_ms)
+    return (
+        f"{limit.limit:,} per {unit}, in a token bucket, because no calendar period is as short: "
+        f"{limit.burst:,} may pass at once, and it refills evenly"
+    )
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.problems: list[Remark] = []
+        self.notes: list[Remark] = []
+        self.lines: dict[Place, int] = {}
+
+    def problem(self, line: int, text: str) -> None:
+        self.problems.append(Remark(line, text))
+
+    def note(self, line: int, text: str) -> None:
+        self.notes.append(Remark(line, text))
+
+    def read(self, text: str) -> DescriptorDomain | None:
+        if len(text.encode(errors="replace")) > MAX_FILE:
+            self.problem(0, f"The file is larger than {MAX_FILE // 1024} KiB.")
+            return None
+        try:
+            if not self._is_plain(text):
+                return None
+            root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 0
+            self.problem(line, f"This is not valid YAML: {error.problem or error.context}.")
+            return None
+        except (yaml.YAMLError, UnicodeError) as error:
+            self.problem(0, f"This is not valid YAML: {str(error).splitlines()[0]}.")
+            return None
+        if root is None:
+            self.problem(0, "The file is empty.")
+            return None
+        words = self._words(root, _ROOT)
+        self.lines[()] = _line(root)
+        return DescriptorDomain(
+            domain=self._text(words.get("domain")),
+            rules=tuple(self._rules((), words.get("descriptors"))),
+        )
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether the text has one document without aliases and tags, which is not nested deeply.
+
+        The tree is built by recursion, so its depth is bounded before.
+        """
+        depth = documents = 0
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            line = _line(event)
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if documents > 1:
+                self.problem(line, "The file must have one document: remove the second ---.")
+            elif depth > _MAX_DEPTH:
+                self.problem(line, f"This is nested too deeply: rules have at most {MAX_LEVELS} levels.")
+            elif getattr(event, "anchor", None) is not None:
+                self.problem(line, "Anchors and aliases are not allowed: write the values.")
+            elif getattr(event, "tag", None) is not None:
+                self.problem(line, "Tags are not allowed: write plain values.")
+            if self.problems:
+                return False
+        return True
+
+    def _rules(self, place: Place, node: Node | None) -> Iterator[DescriptorRule]:
+        for number, item in enumerate(self._items(node)):
+            here = (*place, number)
+            self.lines[here] = _line(item)
+            words = self._words(item, _RULE)
+            for word in _NOT_NEEDED:
+                if word in words:
+                    self.note(
+                        _line(words[word]),
+                        f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
+                    )
+            yield self._rule(here, words)
+
+    def _rule(self, place: Place, words: dict[str, Node]) -> DescriptorRule:
+        shadow = self._flag(words.get("shadow_mode"))
+        measure = self._text(words.get("measure")) or "calls"
+        limit, rate = None, self._words(words.get("rate_limit"), _LIMIT)
+        unlimited = self._flag(rate.get("unlimited"))
+        name = self._text(rate.get("name"))
+        if unlimited and "unit" in rate:
+            self.problem(_line(rate["unit"]), "An unlimited rule has no unit.")
+        elif not unlimited and not _is_missing(words.get("rate_limit")):
+            limit = self._limit(words["rate_limit"], rate, measure=measure, shadow=shadow)
+        if shadow and limit is None:
+            self.note(_line(words["shadow_mode"]), "shadow_mode has no effect without a limit of the rule.")
+        return DescriptorRule(
+            key=self._text(words.get("key")),
+            value=self._text(words.get("value")),
+            limit=limit,
+            unlimited=unlimited,
+            name=name,
+            replaces=tuple(
+                self._text(self._words(item, _REPLACED).get("name"))
+                for item in self._items(rate.get("replaces"))
+            ),
+            share=self._flag(words.get("share_threshold")),
+            means=self._word(words.get("means"), Means),
+            dependency=self._text(words.get("dependency")),
+            measure=measure,
+            charge=self._word(words.get("charge"), Charge) or Charge.BEFORE,
+            then=tuple(self._rules(place, words.get("descriptors"))),
+        )
+
+    def _limit(self, node: Node, rate: dict[str, Node], *, measure: str, shadow: bool) -> Limit | None:
+        unit = self._text(rate.get("unit")).lower()
+        requests = self._whole(rate.get("requests_per_unit"))
+        if "requests_per_unit" not in rate:
+            self.note(_line(node), "requests_per_unit is missing: the rule refuses everything.")
+        name = self._text(rate.get("name"))
+        fields: dict[str, Any] = {
+            "name": name if is_slug(name) else "descriptor",
+            "limit": requests,
+            "measure": measure,
+            "shadow": shadow,
+        }
+        if unit in _BUCKETS:
+            return Limit(window_ms=_MS[unit], burst=max(1, requests), **fields)
+        if unit not in (*_MS, *_LONG_MS):
+            self.problem(_line(rate.get("unit", node)), _unknown_unit(unit))
+            return None
+        if unit == "week":
+            self.note(
+                _line(rate["unit"]),
+                "A week begins on Monday; in envoyproxy/ratelimit, it begins on Thursday.",
+            )
+        elif unit == "month":
+            self.note(
+                _line(rate["unit"]),
+                "A month is that of the calendar; in envoyproxy/ratelimit, it has 30 days.",
+            )
+        return Limit(
+            window_ms=(_MS | _LONG_MS)[unit], algorithm=Algorithm.FIXED_WINDOW, period=Period(unit), **fields
+        )
+
+    def compare(self, place: Place, rules: tuple[DescriptorRule, ...]) -> None:
+        """Note where envoyproxy/ratelimit, which joins key and value by ``_``, would confuse two rules."""
+        keys = {rule.key for rule in rules}
+        for number, rule in enumerate(rules):
+            joined = f"{rule.key}_{rule.value}" if rule.value else rule.key
+            for at in (found.start() for found in re.finditer("_", rule.key)):
+                if rule.key[:at] in keys:
+                    self.note(
+                        self.lines[*place, number],
+                        f"envoyproxy/ratelimit joins key and value: it takes {rule_text(rule)} also for the "
+                        f"key {rule.key[:at]} with the value {joined[at + 1 :]}. Fuseboard does not.",
+                    )
+            self.compare((*place, number), rule.then)
+
+    def _words(self, node: Node | None, known: tuple[str, ...]) -> dict[str, Node]:
+        if _is_missing(node):
+            return {}
+        if not isinstance(node, MappingNode):
+            self.problem(_line(node), f"This must be a mapping of {', '.join(known)}.")
+            return {}
+        found: dict[str, Node] = {}
+        for key, value in node.value:
+            word = key.value if isinstance(key, ScalarNode) else ""
+            if word == "quota_mode":
+                self.problem(
+                    _line(key), "quota_mode is not supported: a request is refused if any limit refuses."
+                )
+            elif word not in known:
+                self.problem(_line(key), f"There is no word {word!r} here. The words are {', '.join(known)}.")
+            elif word in found:
+                self.problem(_line(key), f"{word} appears twice.")
+            else:
+                found[word] = value
+        return found
+
+    def _items(self, node: Node | None) -> list[Node]:
+        if _is_missing(node):
+            return []
+        if not isinstance(node, SequenceNode):
+            self.problem(_line(node), "This must be a list: begin each item with -.")
+            return []
+        return node.value  # type: ignore[no-any-return]  # The stubs of PyYAML have no type of it.
+
+    def _text(self, node: Node | None) -> str:
+        text: str = self._scalar(node, f"a text of at most {MAX_TEXT} characters", _as_text, "")
+        return text
+
+    def _flag(self, node: Node | None) -> bool:
+        flag: bool = self._scalar(node, "true or false", _as_flag, False)
+        return flag
+
+    def _whole(self, node: Node | None) -> int:
+        number: int = self._scalar(node, f"a whole number from 0 to {MAX_LIMIT:,}", _as_whole, 0)
+        return number
+
+    def _word(self, node: Node | None, words: type[_Word]) -> _Word | None:
+        def read(node: ScalarNode) -> _Word | None:
+            return next((word for word in words if word.value == node.value), None)
+
+        found: _Word | None = self._scalar(node, f"one of {', '.join(words)}", read, None)
+        return found
+
+    def _scalar(self, node: Node | None, kind: str, read: Callable[[ScalarNode], Any], missing: Any) -> Any:
+        if _is_missing(node):
+            return missing
+        value = read(node) if isinstance(node, ScalarNode) else None
+        if value is None:
+            self.problem(_line(node), f"This must be {kind}.")
+            return missing
+        return value
+
+
+def _line(thing: Any) -> int:
+    """The line of a node or an event; 0 for none."""
+    line: int = thing.start_mark.line + 1 if thing is not None else 0
+    return line
+
+
+def _is_missing(node: Node | None) -> bool:
+    return node is None or node.tag == _NULL
+
+
+def _as_text(node: ScalarNode) -> str | None:
+    text: str = node.value
+    return text if len(text) <= MAX_TEXT else None
+
+
+def _as_flag(node: ScalarNode) -> bool | None:
+    text: str = node.value
+    return text.lower() in _TRUE if node.tag == _BOOL else None
+
+
+def _as_whole(node: ScalarNode) -> int | None:
+    if node.tag != _INT or _WHOLE.fullmatch(node.value) is None:
+        return None
+    number = int(node.value)
+    return number if 0 <= number <= MAX_LIMIT else None
+
+
+def _unknown_unit(unit: str) -> str:
+    units = ", ".join((*_MS, *_LONG_MS))
+    if unit == "year":
+        return f"A limit cannot count by the year. The units are {units}."
+    return f"There is no unit {unit!r}. The units are {units}."

@@ -1,0 +1,281 @@
+"""Rules for the descriptors that Envoy sends. envoyproxy/ratelimit finds the same rule for a descriptor.
+
+A descriptor is a list of entries, each a key and a value. The rules of a domain are a tree, with one level
+for each entry. The rule with the key and the value of an entry is first. Then come the rules of this key
+whose value contains a ``*``, in their order, and then the rule of the key alone. Only the rule of the last
+entry decides.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fuseboard.contract.endpoints import starred
+from fuseboard.contract.policy import Limit, PolicyError, check_limits
+from fuseboard.contract.words import Slug, is_slug
+
+#: Rules of one domain, on all levels.
+MAX_RULES = 1_000
+#: Bytes of one domain, encoded.
+MAX_BYTES = 64 * 1024
+MAX_LEVELS = 8
+#: Characters of a key, a value or a name.
+MAX_TEXT = 500
+
+_ADVICE = "With `means: tenant`, one rule serves every tenant."
+
+#: Any characters, in the value of a rule.
+WILDCARD = "*"
+
+_Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+#: Key and value.
+Entry: TypeAlias = tuple[str, str]
+#: The place of a rule: its number on each level, from the top. The place of a domain is empty.
+Place: TypeAlias = tuple[int, ...]
+
+
+class Means(StrEnum):
+    """The thing that the value of an entry names."""
+
+    TENANT = "tenant"
+    USER = "user"
+    IP = "ip"
+    API_KEY = "api_key"
+    ENDPOINT = "endpoint"
+
+
+class Charge(StrEnum):
+    """When hits are charged."""
+
+    #: The hits are charged if they are allowed.
+    BEFORE = "before"
+    #: The work is done: the hits are charged, and never refused.
+    AFTER = "after"
+
+
+class DescriptorRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule for one entry.
+
+    It decides by ``limit``, ``unlimited``, ``means`` or ``dependency``. Without them, rules below it decide.
+    """
+
+    key: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+    #: Empty for every value. A ``*`` in it stands for any characters.
+    value: _Text = ""
+    #: A limit of its own. Each value of the entries has a separate counter.
+    limit: Limit | None = None
+    unlimited: bool = False
+    #: The name by which other rules replace this one.
+    name: _Text = ""
+    #: The names of rules that do not count if this rule decides in the same request.
+    replaces: tuple[_Text, ...] = ()
+    #: All values that match ``value`` share one counter.
+    share: bool = False
+    #: The quotas of the tenant, or the limits of the caller, decide.
+    means: Means | None = None
+    #: The limits and the breaker of this dependency decide.
+    dependency: Annotated[str, Meta(max_length=64)] = ""
+    #: The measure that hits are charged to.
+    measure: Slug = "calls"
+    charge: Charge = Charge.BEFORE
+    #: The rules for the next entry.
+    then: tuple["DescriptorRule", ...] = ()
+
+    @property
+    def decides(self) -> bool:
+        return self.limit is not None or self.unlimited or self.means is not None or bool(self.dependency)
+
+
+class DescriptorDomain(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The rules for one domain, a word that a filter of Envoy sends with each request."""
+
+    domain: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+    rules: tuple[DescriptorRule, ...] = ()
+
+
+class Verdict(StrEnum):
+    """How a descriptor is decided."""
+
+    #: No rule decides: it is allowed, and not counted.
+    UNMATCHED = "unmatched"
+    UNLIMITED = "unlimited"
+    #: Another descriptor of the request replaces the rule: it is allowed, and not counted.
+    REPLACED = "replaced"
+    #: The limit of the rule decides.
+    LIMIT = "limit"
+    #: The quotas of a tenant, or the limits of a caller, decide.
+    REQUEST = "request"
+    #: The limits and the breaker of a dependency decide.
+    CALL = "call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """The rule that a descriptor meets."""
+
+    verdict: Verdict
+    #: The rules of all entries; the last one decides. Empty for ``UNMATCHED``.
+    path: tuple[DescriptorRule, ...] = ()
+    #: The words of the entries that name a tenant or a caller.
+    named: dict[Means, str] = field(default_factory=dict)
+    #: ``LIMIT`` only: keys and values. Descriptors of a domain with the same ones share a counter.
+    counted: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> DescriptorRule | None:
+        return self.path[-1] if self.path else None
+
+
+UNMATCHED = Match(verdict=Verdict.UNMATCHED)
+
+
+class DescriptorRules:
+    """The rules of all domains, prepared for many requests."""
+
+    def __init__(self, domains: Iterable[DescriptorDomain]) -> None:
+        self._domains = {domain.domain: _Level(domain.rules) for domain in domains}
+
+    def match(self, domain: str, descriptors: Sequence[Sequence[Entry]]) -> tuple[Match, ...]:
+        """One match for each descriptor of a request. A domain without rules matches none."""
+        level = self._domains.get(domain)
+        found = [UNMATCHED if level is None else _match(level, descriptor) for descriptor in descriptors]
+        replaced = {name for match in found if match.rule is not None for name in match.rule.replaces}
+        return tuple(_replace(match) if _is_named(match, replaced) else match for match in found)
+
+
+class _Level:
+    """Rules of one level."""
+
+    def __init__(self, rules: Iterable[DescriptorRule]) -> None:
+        self._exact: dict[Entry, _Node] = {}
+        self._alone: dict[str, _Node] = {}
+        self._wild: dict[str, list[tuple[re.Pattern[str], _Node]]] = {}
+        for rule in rules:
+            node = _Node(rule)
+            if not rule.value:
+                self._alone[rule.key] = node
+                continue
+            self._exact[rule.key, rule.value] = node
+            if WILDCARD in rule.value:
+                pattern = re.compile(starred(rule.value))
+                self._wild.setdefault(rule.key, []).append((pattern, node))
+
+    def find(self, entry: Entry) -> "_Node | None":
+        key, value = entry
+        node = self._exact.get(entry)
+        if node is None:
+            wild = self._wild.get(key, ())
+            node = next((node for pattern, node in wild if pattern.match(value)), None)
+        return node or self._alone.get(key)
+
+
+class _Node:
+    def __init__(self, rule: DescriptorRule) -> None:
+        self.rule = rule
+        self.below = _Level(rule.then)
+
+
+def _match(level: _Level, descriptor: Sequence[Entry]) -> Match:
+    path: list[DescriptorRule] = []
+    for entry in descriptor:
+        node = level.find(entry)
+        if node is None:
+            return UNMATCHED
+        path.append(node.rule)
+        level = node.below
+    if not path or not path[-1].decides:
+        return UNMATCHED
+    named = {
+        rule.means: value for rule, (_, value) in zip(path, descriptor, strict=True) if rule.means is not None
+    }
+    return _decided(tuple(path), named, descriptor)
+
+
+def _decided(path: tuple[DescriptorRule, ...], named: dict[Means, str], descriptor: Sequence[Entry]) -> Match:
+    rule = path[-1]
+    if rule.unlimited:
+        return Match(verdict=Verdict.UNLIMITED, path=path)
+    if rule.limit is None:
+        verdict = Verdict.CALL if rule.dependency else Verdict.REQUEST
+        return Match(verdict=verdict, path=path, named=named)
+    counted = tuple(
+        word
+        for rule, (key, value) in zip(path, descriptor, strict=True)
+        for word in (key, rule.value if rule.share else value)
+    )
+    return Match(verdict=Verdict.LIMIT, path=path, counted=counted)
+
+
+def _is_named(match: Match, names: set[str]) -> bool:
+    rule = match.rule
+    return rule is not None and match.verdict is not Verdict.UNLIMITED and rule.name in names
+
+
+def _replace(match: Match) -> Match:
+    return Match(verdict=Verdict.REPLACED, path=match.path)
+
+
+def problems_of(domain: DescriptorDomain) -> Iterator[tuple[Place, str]]:
+    """Yield contradictions, each with the place of its rule."""
+    if not domain.domain:
+        yield (), "Enter the name of the domain."
+    count, size = _count(domain.rules), len(msgspec.json.encode(domain))
+    if count > MAX_RULES:
+        yield (), f"The domain has {count:,} rules. {MAX_RULES:,} are allowed. {_ADVICE}"
+    elif size > MAX_BYTES:
+        yield (), f"The domain has {size:,} bytes. {MAX_BYTES:,} are allowed. {_ADVICE}"
+    yield from _problems_of_level((), domain.rules)
+
+
+def _count(rules: tuple[DescriptorRule, ...]) -> int:
+    return sum(1 + _count(rule.then) for rule in rules)
+
+
+def _problems_of_level(place: Place, rules: tuple[DescriptorRule, ...]) -> Iterator[tuple[Place, str]]:
+    if rules and len(place) >= MAX_LEVELS:
+        yield place, f"The rules have more than {MAX_LEVELS} levels."
+        return
+    seen: set[Entry] = set()
+    for number, rule in enumerate(rules):
+        here = (*place, number)
+        if (rule.key, rule.value) in seen:
+            yield here, f"A rule for {rule_text(rule)} appears twice."
+        seen.add((rule.key, rule.value))
+        yield from ((here, problem) for problem in _problems_of_rule(rule))
+        yield from _problems_of_level(here, rule.then)
+
+
+def _problems_of_rule(rule: DescriptorRule) -> Iterator[str]:
+    if not rule.key:
+        yield "Enter the key."
+    if WILDCARD in rule.key:
+        yield "A key cannot contain *: write the pattern as the value."
+    if rule.share and WILDCARD not in rule.value:
+        yield "share_threshold needs a value with *."
+    if "" in rule.replaces:
+        yield "Enter the name of each rule that is replaced."
+    if rule.name and rule.name in rule.replaces:
+        yield "A rule cannot replace itself."
+    if (rule.limit is not None) + rule.unlimited + (rule.means is not None) + bool(rule.dependency) > 1:
+        yield "A rule has one of rate_limit, means and dependency."
+    if rule.dependency and not is_slug(rule.dependency):
+        yield f"{rule.dependency!r} cannot be the name of a dependency."
+    if not is_slug(rule.measure):
+        yield f"{rule.measure!r} cannot be the name of a measure."
+    if (rule.measure != "calls" or rule.charge is not Charge.BEFORE) and (rule.unlimited or not rule.decides):
+        yield "measure and charge need a rate_limit, means or dependency."
+    if rule.limit is not None:
+        try:
+            check_limits("rate_limit", (rule.limit,))
+        except PolicyError as error:
+            yield str(error)
+
+
+def rule_text(rule: DescriptorRule) -> str:
+    """``key=value``, or ``key`` for the rule of every value."""
+    return f"{rule.key}={rule.value}" if rule.value else rule.key

@@ -1,0 +1,251 @@
+"""Files of envoyproxy/ratelimit, as Fuseboard reads them: limits, notes, and problems with their lines."""
+
+from textwrap import dedent
+
+import pytest
+
+from fuseboard.contract.descriptor_file import MAX_FILE, DescriptorFile, limit_text, read_file
+from fuseboard.contract.descriptors import (
+    MAX_BYTES,
+    MAX_LEVELS,
+    MAX_RULES,
+    Charge,
+    DescriptorDomain,
+    DescriptorRule,
+    DescriptorRules,
+    Means,
+    Verdict,
+    problems_of,
+)
+from fuseboard.contract.words import Algorithm, Period
+
+EDGE = """\
+    domain: edge
+    descriptors:
+      - key: tenant
+        means: tenant
+        descriptors:
+          - key: remote_address
+            means: ip
+      - key: destination_cluster
+        value: outbound|443||api.example.com
+        dependency: payments-api
+      - key: generic_key
+        value: slow-path
+        rate_limit: {unit: Minute, requests_per_unit: 10, name: slow}
+        shadow_mode: true
+      - key: tokens_of
+        means: tenant
+        measure: tokens
+        charge: after
+    """
+
+
+#: A file, the line of its problem, and what the problem says.
+WRONG = [
+    ("", 0, "empty"),
+    ("descriptors: []", 1, "name of the domain"),
+    ("[1]", 1, "must be a mapping"),
+    ("domain: d\ndescriptors: {}", 2, "must be a list"),
+    ("domain: d\ndescriptors:\n- 5", 3, "must be a mapping"),
+    ("domain: d\ndescriptors:\n- key: k\n  keyy: v", 4, "no word 'keyy'"),
+    ("domain: d\ndescriptors:\n- key: k\n  quota_mode: true", 4, "quota_mode is not supported"),
+    ("domain: d\ndescriptors:\n- value: v", 3, "Enter the key"),
+    ("domain: d\ndescriptors:\n- key: k*", 3, "write the pattern as the value"),
+    ("domain: d\ndescriptors:\n- key: k\n- key: k", 4, "appears twice"),
+    ("domain: d\ndescriptors:\n- key: k\n  key: l", 4, "key appears twice"),
+    ("domain: d\ndescriptors:\n- key: k\n  share_threshold: true", 3, "needs a value with *"),
+    ("domain: d\ndescriptors:\n- key: k\n  share_threshold: 1", 4, "true or false"),
+    ("domain: d\ndescriptors:\n- key: k\n  rate_limit: {}", 4, "no unit ''"),
+    ("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: year}", 4, "by the year"),
+    ("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, unlimited: true}", 4, "has no unit"),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: -1}",
+        4,
+        "whole number",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 1.5}",
+        4,
+        "whole number",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: 1000000000}",
+        3,
+        "too long for this many calls",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, name: n, replaces: [{name: n}]}",
+        3,
+        "cannot replace itself",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, replaces: [{}]}",
+        3,
+        "name of each rule",
+    ),
+    ("domain: d\ndescriptors:\n- key: k\n  means: client", 4, "one of tenant, user"),
+    ("domain: d\ndescriptors:\n- key: k\n  means: tenant\n  dependency: d", 3, "one of rate_limit"),
+    ("domain: d\ndescriptors:\n- key: k\n  dependency: a b", 3, "cannot be the name of a dependency"),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  means: ip\n  measure: a b",
+        3,
+        "cannot be the name of a measure",
+    ),
+    ("domain: d\ndescriptors:\n- key: k\n  charge: after", 3, "need a rate_limit"),
+    ("domain: d\ndescriptors: &a []", 2, "Anchors"),
+    ("domain: !!str d", 1, "Tags"),
+    ("domain: d\n---\ndomain: e", 2, "one document"),
+    ("domain: [\n", 2, "not valid YAML"),
+    ("domain: \x00", 0, "not valid YAML"),
+    ("#" * (MAX_FILE + 1), 0, "larger than 256 KiB"),
+    ("[" * 100_000, 1, "nested too deeply"),
+    (f"domain: {'d' * 501}", 1, "at most 500 characters"),
+]
+
+
+def read(text: str) -> DescriptorFile:
+    return read_file(dedent(text))
+
+
+def rule_of(limit: str) -> DescriptorFile:
+    return read(f"{{domain: d, descriptors: [{{key: k, rate_limit: {limit}}}]}}")
+
+
+def test_the_four_words_of_fuseboard_are_read() -> None:
+    file = read(EDGE)
+    assert file.problems == ()
+    assert file.domain is not None
+    tenant, cluster, slow, tokens = file.domain.rules
+    assert (tenant.means, tenant.then[0].means) == (Means.TENANT, Means.IP)
+    assert cluster.dependency == "payments-api"
+    assert slow.limit is not None
+    assert (slow.limit.limit, slow.limit.burst, slow.limit.window_ms, slow.limit.shadow) == (
+        10,
+        10,
+        60_000,
+        True,
+    )
+    assert (tokens.means, tokens.measure, tokens.charge) == (Means.TENANT, "tokens", Charge.AFTER)
+
+
+def test_the_words_of_entries_name_tenant_and_caller() -> None:
+    file = read(EDGE)
+    assert file.domain is not None
+    rules = DescriptorRules([file.domain])
+    both, call, alone, unknown = rules.match(
+        "edge",
+        [
+            [("tenant", "acme"), ("remote_address", "192.0.2.1")],
+            [("destination_cluster", "outbound|443||api.example.com")],
+            [("remote_address", "192.0.2.1")],
+            [("tenant", "acme"), ("remote_address", "192.0.2.1"), ("more", "entries")],
+        ],
+    )
+    assert both.verdict is Verdict.REQUEST
+    assert both.named == {Means.TENANT: "acme", Means.IP: "192.0.2.1"}
+    assert call.verdict is Verdict.CALL
+    assert alone.verdict is unknown.verdict is Verdict.UNMATCHED
+    assert rules.match("other", [[("tenant", "acme")]])[0].verdict is Verdict.UNMATCHED
+
+
+@pytest.mark.parametrize(
+    ("unit", "algorithm", "period", "text"),
+    [
+        ("second", Algorithm.TOKEN_BUCKET, None, "5 per second, in a token bucket"),
+        ("minute", Algorithm.TOKEN_BUCKET, None, "5 may pass at once"),
+        ("hour", Algorithm.FIXED_WINDOW, Period.HOUR, "5 per hour, in calendar hours of UTC"),
+        ("day", Algorithm.FIXED_WINDOW, Period.DAY, "5 per day, in calendar days of UTC"),
+        ("week", Algorithm.FIXED_WINDOW, Period.WEEK, "calendar weeks"),
+        ("month", Algorithm.FIXED_WINDOW, Period.MONTH, "calendar months"),
+    ],
+)
+def test_a_unit_decides_the_algorithm(
+    unit: str, algorithm: Algorithm, period: Period | None, text: str
+) -> None:
+    file = rule_of(f"{{unit: {unit}, requests_per_unit: 5}}")
+    assert file.domain is not None, file.problems
+    limit = file.domain.rules[0].limit
+    assert limit is not None
+    assert (limit.limit, limit.algorithm, limit.period) == (5, algorithm, period)
+    assert text in limit_text(limit)
+    assert bool(file.notes) == (unit in ("week", "month"))
+
+
+def test_a_limit_of_0_refuses_everything() -> None:
+    file = rule_of("{unit: second, requests_per_unit: 0}")
+    assert file.domain is not None
+    assert file.domain.rules[0].limit is not None
+    assert file.domain.rules[0].limit.limit == 0
+
+
+def test_words_of_metrics_are_listed_as_not_needed() -> None:
+    file = read(
+        """\
+        domain: d
+        descriptors:
+          - key: k
+            detailed_metric: true
+            value_to_metric: true
+            metadata: {any: [thing]}
+        """
+    )
+    assert file.domain is not None
+    assert [line for line, _ in file.notes] == [4, 5, 6]
+    assert all("not needed" in text for _, text in file.notes)
+
+
+def test_rules_that_envoyproxy_ratelimit_would_confuse_have_a_note() -> None:
+    file = read(
+        """\
+        domain: d
+        descriptors:
+          - key: user
+          - key: user_admin
+            rate_limit: {unlimited: true}
+        """
+    )
+    [(line, text)] = file.notes
+    assert line == 4
+    assert "for the key user with the value admin" in text
+    assert file.domain is not None
+    assert DescriptorRules([file.domain]).match("d", [[("user", "admin")]])[0].verdict is Verdict.UNMATCHED
+
+
+@pytest.mark.parametrize(("text", "line", "problem"), WRONG, ids=[problem for _, _, problem in WRONG])
+def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, problem: str) -> None:
+    file = read_file(text)
+    assert file.domain is None
+    assert any(problem in found and at == line for at, found in file.problems), file.problems
+
+
+def test_all_problems_are_found_at_once() -> None:
+    file = read_file(
+        "domain: d\ndescriptors:\n- key: k\n  means: client\n- key: l\n  rate_limit: {unit: age}"
+    )
+    assert [line for line, _ in file.problems] == [4, 6]
+
+
+def test_more_rules_than_a_policy_takes_are_refused() -> None:
+    many = DescriptorDomain(
+        domain="d", rules=tuple(DescriptorRule(key="k", value=f"{number}") for number in range(MAX_RULES + 1))
+    )
+    [(place, text)] = problems_of(many)
+    assert place == ()
+    assert "1,001 rules" in text
+    assert "means: tenant" in text
+    large = DescriptorDomain(
+        domain="d",
+        rules=tuple(DescriptorRule(key="k", value=f"{number}" * 100) for number in range(200, 500)),
+    )
+    [(place, text)] = problems_of(large)
+    assert f"{MAX_BYTES:,} are allowed" in text
+
+
+def test_rules_have_a_greatest_depth() -> None:
+    rules: tuple[DescriptorRule, ...] = ()
+    for _ in range(MAX_LEVELS):
+        rules = (DescriptorRule(key="k", then=rules),)
+    assert list(problems_of(DescriptorDomain(domain="d", rules=rules))) == []
+    deeper = DescriptorDomain(domain="d", rules=(DescriptorRule(key="k", then=rules),))
+    assert len(list(problems_of(deeper))) == 1
