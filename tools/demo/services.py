@@ -141,7 +141,12 @@ class Demo:
         self._add_pod(ASSISTANT, "tools.demo.assistant", service=ASSISTANT, zone=ZONES[0])
 
     def _add_pod(self, name: str, module: str, *, service: str, zone: str) -> None:
-        environment = {
+        environment = self.environment_of_pod(name, service=service, zone=zone)
+        self.processes.add(Process(name, _served("-m", module), environment, health="/healthz"))
+
+    def environment_of_pod(self, name: str, *, service: str, zone: str) -> dict[str, str]:
+        """The variables of a process whose agent has this name."""
+        return {
             **_outside(),
             **self._whereabouts(),
             "FUSEBOARD_SERVICE": service,
@@ -150,7 +155,6 @@ class Demo:
             "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
             "VENDOR_URL": self.url("vendor"),
         }
-        self.processes.add(Process(name, _served("-m", module), environment, health="/healthz"))
 
     def _whereabouts(self) -> dict[str, str]:
         return {

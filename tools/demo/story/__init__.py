@@ -21,6 +21,7 @@ from tools.demo.story import (
     reconciliation,
     redis,
     restart,
+    sidecar,
     survival,
 )
 from tools.demo.story.chapter import Chapter, CheckFailed, Checkpoint
@@ -62,6 +63,7 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("learned-suggest", learned.learned_suggest),
     Checkpoint("learned-limit", learned.learned_limit),
     Checkpoint("learned-liar", learned.learned_liar),
+    Checkpoint("sidecar", sidecar.sidecar),
     Checkpoint("reconciled", reconciliation.reconciled),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),
