@@ -67,9 +67,28 @@ def rule(draw: st.DrawFn, levels: int) -> dict[str, Any]:
     return made
 
 
+@st.composite
+def wild_rule(draw: st.DrawFn) -> dict[str, Any]:
+    """A rule whose values usually share a counter, alone or with one rule below it."""
+    made: dict[str, Any] = {"key": "a", "value": draw(st.sampled_from([one for one in VALUES if "*" in one]))}
+    if draw(st.integers(0, 3)):
+        made["share_threshold"] = True
+    limit = {"unit": draw(st.sampled_from(LONG)), "requests_per_unit": draw(st.integers(3, 20))}
+    if draw(st.integers(0, 2)):
+        made["rate_limit"] = limit
+    else:
+        made["descriptors"] = [{"key": "b", "rate_limit": limit}]
+    return made
+
+
+WILD_RULES = st.lists(wild_rule(), min_size=1, max_size=4, unique_by=lambda rule: rule["value"])
 DESCRIPTORS = st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(SENT)), min_size=1, max_size=3)
+#: Entries in the order of the keys, which rules often have.
+USUAL = st.tuples(st.sampled_from(SENT), st.none() | st.sampled_from(SENT)).map(
+    lambda values: [(key, value) for key, value in zip(KEYS, values, strict=True) if value is not None]
+)
 REQUESTS = st.fixed_dictionaries(
-    {"hits": st.integers(1, 3), "descriptors": st.lists(DESCRIPTORS, min_size=1, max_size=3)}
+    {"hits": st.integers(1, 3), "descriptors": st.lists(DESCRIPTORS | USUAL, min_size=1, max_size=3)}
 )
 
 
@@ -85,7 +104,7 @@ def cases(count: int, number: int) -> list[dict[str, Any]]:
         suppress_health_check=list(HealthCheck),
         deadline=None,
     )
-    @given(rules(3), st.lists(REQUESTS, min_size=4, max_size=12))
+    @given(rules(3) | WILD_RULES, st.lists(REQUESTS, min_size=4, max_size=12))
     def make(rules: list[dict[str, Any]], requests: list[dict[str, Any]]) -> None:
         found.append({"file": {"domain": f"case{len(found)}", "descriptors": rules}, "requests": requests})
 

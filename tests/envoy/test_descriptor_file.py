@@ -3,6 +3,8 @@
 from textwrap import dedent
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fuseboard.contract.descriptor_file import MAX_FILE, DescriptorFile, limit_text, read_file
 from fuseboard.contract.descriptors import (
@@ -249,3 +251,33 @@ def test_rules_have_a_greatest_depth() -> None:
     assert list(problems_of(DescriptorDomain(domain="d", rules=rules))) == []
     deeper = DescriptorDomain(domain="d", rules=(DescriptorRule(key="k", then=rules),))
     assert len(list(problems_of(deeper))) == 1
+
+
+#: Parts of files, in any order.
+PARTS = ["domain", "descriptors", "key", "rate_limit", "unit", "day", "replaces", "d", "", "- ", "  ", "\n"]
+PARTS += [
+    ": ",
+    "{",
+    "}",
+    "[",
+    "]",
+    ", ",
+    "5",
+    "true",
+    "*",
+    "&a ",
+    "*a",
+    "!t ",
+    "<<",
+    "---\n",
+    "'",
+    "\x00",
+    "é",
+]
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from(PARTS), max_size=60).map("".join))
+def test_any_text_is_read_or_has_problems(text: str) -> None:
+    file = read_file(text)
+    assert (file.domain is None) == bool(file.problems)
+    assert all(0 <= line <= text.count("\n") + text.count("\r") + 2 for line, _ in file.problems)
