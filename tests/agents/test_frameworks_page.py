@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi")
+pytest.importorskip("grpc")
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "frameworks.md").read_text()
 
@@ -47,3 +48,17 @@ def test_both_scripts_call(page: dict[str, Any]):
     assert asyncio.run(page["main"](send)) == "sent"
     assert page["charge"](lambda: "sent") == "sent"
     page["worker"].stop()
+
+
+async def test_both_channels_of_grpc_call(page: dict[str, Any]):
+    from tests.agents.grpc_vendor import GrpcVendor, stub
+
+    vendor = GrpcVendor()
+    with page["ledger_of"](vendor.target) as channel:
+        method = stub(channel, "unary_unary")
+        assert await asyncio.to_thread(method, "ok") == "fine"
+    page["worker"].stop()
+    async with page["agent"], page["ledger_on_a_loop"](vendor.target) as channel:
+        assert await stub(channel, "unary_unary")("ok") == "fine"
+    assert vendor.calls == 2
+    vendor.stop()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 from difflib import get_close_matches
 from math import isfinite
 
-from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
+from fuseboard.agent_api.options import CallOptions, ClientOptions, RequestOptions, TransportOptions
 from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
 from fuseboard.contract.models import Price
 from fuseboard.contract.words import CallTier, is_slug, is_subject
@@ -29,6 +29,7 @@ TIERS = tuple(tier.value for tier in CallTier)
 REQUEST_NAMES, CALL_NAMES = frozenset(RequestOptions.__annotations__), frozenset(CallOptions.__annotations__)
 #: The arguments of a block and its decorator, which judge errors.
 BLOCK_NAMES = CALL_NAMES | {"neutral"}
+CLIENT_NAMES = frozenset(ClientOptions.__annotations__)
 TRANSPORT_NAMES = frozenset(TransportOptions.__annotations__)
 
 
@@ -60,6 +61,13 @@ def check_call_values(costs: Mapping[str, int] | None, wait_s: object, tier: obj
 def check_transport_options(function: str, options: TransportOptions) -> None:
     """See ``check_request_options``."""
     check_names(function, options.keys(), TRANSPORT_NAMES)
+    check_wait(options.get("wait_s"))
+    check_tier(options.get("tier"))
+
+
+def check_client_options(function: str, options: ClientOptions) -> None:
+    """See ``check_request_options``."""
+    check_names(function, options.keys(), CLIENT_NAMES)
     check_wait(options.get("wait_s"))
     check_tier(options.get("tier"))
 

@@ -61,12 +61,17 @@ class CallOptions(BlockOptions, total=False):
     costs: Mapping[str, int] | None
 
 
-class TransportOptions(PatienceOptions, total=False):
-    """The options of a transport or adapter, for each request that it sends."""
+class ClientOptions(PatienceOptions, total=False):
+    """The options of a guarded client, for each request that it sends."""
 
     #: Its quotas on the dependency apply too. A function returns the tenant of the request that is about to
     #: be sent, in the task or thread that sends it; ``None`` for none.
     tenant: str | Callable[[], str | None]
+
+
+class TransportOptions(ClientOptions, total=False):
+    """The options of a transport or adapter, which can also send a request again."""
+
     #: Send a failed request again as the policy of the dependency allows.
     retry: bool
     #: Repeating a request does no harm, even if the first one has arrived. ``None`` is what its method says.

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from fuseboard.calling.exception_paths import Path, attribute, names, paths
 from fuseboard.calling.exception_tables import CLASSES, LOCAL
+from fuseboard.calling.grpc_status import LATE, STATUSES, RpcStatus, headers_of, rpc_status_of
 from fuseboard.calling.retry_after import asked_to_wait_ms, asks_for_hours
 from fuseboard.calling.vendor_codes import NEVER_AGAIN, NEVER_FITS, known_code, status_of_code
 from fuseboard.errors import FuseboardError, Refused
@@ -117,7 +118,7 @@ def examine(
         return Finding(NOTHING, error, False)
     found = []
     for path in paths(error)[:MAX_MEMBERS]:
-        timeout = any(name.endswith(_TIMEOUTS) for link in path for _, name in names(link))
+        timeout = any(_is_timeout(link) for link in path)
         left_out = isinstance(path[0], neutral) or (hurried and timeout)
         found.append(Finding(NOTHING if left_out else _classify_path(path), path[0], timeout))
     worst = max(found, key=lambda one: _weight(one.verdict))
@@ -137,6 +138,13 @@ def examine(
         free=all(one.free for one in verdicts),
     )
     return worst._replace(verdict=together)
+
+
+def _is_timeout(error: BaseException) -> bool:
+    if any(name.endswith(_TIMEOUTS) for _, name in names(error)):
+        return True
+    status = rpc_status_of(error)
+    return status is not None and status.name == LATE
 
 
 def _weight(verdict: Verdict) -> tuple[bool, ...]:
@@ -206,6 +214,16 @@ def _judge_answer(status: int, headers: Mapping[str, str], code: str, message: s
     )
 
 
+def classify_rpc(ended: RpcStatus) -> Verdict:
+    """Judge a gRPC call that failed."""
+    if ended.is_own_fault:
+        return Verdict(alertable=True, sent=False)
+    status = STATUSES.get(ended.name, STATUSES["UNKNOWN"])
+    verdict = classify_answer(status, headers_of(ended.metadata), ended.code)
+    # A lost connection has such a status too, and then the server may have done the work.
+    return replace(verdict, code=verdict.code or ended.name, free=verdict.free and status < 500)
+
+
 def refusal_of(error: BaseException) -> Refused | None:
     """The refusal that ``error`` is, or that caused it: a client library wraps what its transport raises.
 
@@ -239,6 +257,8 @@ def known_repeatable(request: object) -> bool | None:
 
 def _by_answer(error: BaseException) -> Verdict | None:
     """By the answer that the error carries; ``None`` without one."""
+    if (ended := rpc_status_of(error)) is not None:
+        return classify_rpc(ended)
     status, code, message = _status_of(error), "", ""
     classes = set(names(error))
     packages = {package for package, _ in classes}
@@ -250,7 +270,7 @@ def _by_answer(error: BaseException) -> Verdict | None:
         code, message = _code_of(error)
     if status is None and status_of_code(code, message, has_status=False) is None:
         return None
-    return classify_answer(status or 0, _headers_of(error), code, message)
+    return classify_answer(status or 0, _http_headers_of(error), code, message)
 
 
 def _code_of(error: BaseException) -> tuple[str, str]:
@@ -307,7 +327,7 @@ def _status(value: object) -> int | None:
     return int(value) if isinstance(value, int) and 100 <= value <= 599 else None
 
 
-def _headers_of(error: BaseException) -> dict[str, str]:
+def _http_headers_of(error: BaseException) -> dict[str, str]:
     answer = attribute(error, "response")
     found = (_metadata(answer).get("HTTPHeaders"), attribute(answer, "headers"), attribute(error, "headers"))
     for headers in found:

@@ -63,6 +63,13 @@ CLASSES: dict[tuple[str, str], str] = {
         " TooManyRedirects",
         own_use="WSMessageTypeError",
     ),
+    # Errors with a status are judged by it.
+    **_rows(
+        ("grpc",),
+        maybe_sent="FutureTimeoutError",
+        own_use="FutureCancelledError",
+        alert="UsageError",
+    ),
     **_rows(
         ("openai",),
         maybe_sent="APIConnectionError",

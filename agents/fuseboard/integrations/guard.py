@@ -97,7 +97,7 @@ def _guard_httpx_client(
     package: str, kind: str, client: Any, agent: Agent | BlockingAgent, name: str, options: TransportOptions
 ) -> None:
     asynchronous = kind == "AsyncClient"
-    _check_agent(agent, asynchronous)
+    check_agent(agent, asynchronous)
     module = import_module(f"fuseboard.integrations.{package}")
     guarded = module.GuardedTransport if asynchronous else module.BlockingGuardedTransport
     _wrap_httpx(
@@ -119,7 +119,7 @@ def _guard_model_client(
         raise Misconfigured(f"the http_client of this {type(client).__name__} is not a client of httpx")
     defaults: TransportOptions = {"retry": True, "idempotent": True} if repeats else {}
     asynchronous = kind == "AsyncClient"
-    _check_agent(agent, asynchronous)
+    check_agent(agent, asynchronous)
     # Imported here: a service that calls no model loads nothing of it.
     module = import_module(f"fuseboard.llm.{library}")
     guarded = module.LlmTransport if asynchronous else module.BlockingLlmTransport
@@ -150,7 +150,7 @@ def _wrap_httpx(package: str, client: Any, wrap: Callable[[Any], Any], asynchron
 def _wrap_session(session: Any, agent: Any, name: str, options: TransportOptions) -> None:
     from fuseboard.integrations.requests import GuardedAdapter
 
-    _check_agent(agent, asynchronous=False)
+    check_agent(agent, asynchronous=False)
     _refuse_guarded(GuardedAdapter, *session.adapters.values())
     made = _memoized(lambda one: GuardedAdapter(agent, dependency=name, adapter=one, **options))
     # The mount is replaced in place, because the order decides which adapter a URL gets.
@@ -170,7 +170,8 @@ def _memoized(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return once
 
 
-def _check_agent(agent: object, asynchronous: bool) -> None:
+def check_agent(agent: object, asynchronous: bool) -> None:
+    """Raise ``Misconfigured`` for an agent of the other kind."""
     if asynchronous and isinstance(agent, BlockingAgent):
         raise Misconfigured("a client on an event loop needs an agent on it: agent = fuseboard.from_env()")
     if not asynchronous and isinstance(agent, Agent):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_transport_options
-from fuseboard.agent_api.options import CallOptions, TransportOptions
+from fuseboard.agent_api.options import CallOptions, ClientOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, classify_answer, known_repeatable
@@ -185,6 +185,18 @@ def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdic
     agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
 
 
+def options_of_attempt(options: ClientOptions) -> Callable[[], CallOptions]:
+    """Returns the options of the attempt that is about to be made, in the task or thread that makes it."""
+    tenant = options.get("tenant", "")
+    always: CallOptions = {"wait_s": options.get("wait_s")}
+    if (tier := options.get("tier")) is not None:
+        always["tier"] = tier
+    if callable(tenant):
+        return lambda: {**always, "tenant": tenant() or ""}
+    always["tenant"] = tenant
+    return lambda: always
+
+
 class GuardedSender(ABC):
     """Sends the requests of a client: admits each attempt, and reports how it ended, exactly once.
 
@@ -201,15 +213,7 @@ class GuardedSender(ABC):
         check_transport_options(type(self).__name__, options)
         self._agent, self._dependency = agent, dependency
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
-        tenant = options.get("tenant", "")
-        self._tenant_of = tenant if callable(tenant) else None
-        #: The options of each attempt.
-        self._options: CallOptions = {
-            "tenant": "" if callable(tenant) else tenant,
-            "wait_s": options.get("wait_s"),
-        }
-        if (tier := options.get("tier")) is not None:
-            self._options["tier"] = tier
+        self._options_of_attempt = options_of_attempt(options)
 
     async def _exchange(self, request: Any, given: Any, *, repeats: bool) -> Any:
         """Send a request, and return the answer. ``repeats``: its body can be sent again."""
@@ -288,9 +292,7 @@ class GuardedSender(ABC):
         return self._dependency, self._options_now()
 
     def _options_now(self) -> CallOptions:
-        if self._tenant_of is None:
-            return self._options
-        return {**self._options, "tenant": self._tenant_of() or ""}
+        return self._options_of_attempt()
 
     async def _admit(self, request: Any) -> Permit:
         dependency, options = self._call_of(request)
