@@ -1,11 +1,20 @@
 """The supported view of the inside of a running pod: it predicts decisions, and changes nothing."""
 
+import pytest
 import redis
 
-from fuseboard.contract.words import Outcome, Reason
+from fuseboard.configuration.checked_config import CheckedConfig
+from fuseboard.configuration.server_clock import ServerClock
+from fuseboard.contract import keys
+from fuseboard.contract.policy import ConfigHead, encode_policy, hash_of
+from fuseboard.contract.words import ConfigSource, Mode, Outcome, Reason
+from fuseboard.explain import dry_run
+from fuseboard.explain.found_configuration import FoundConfiguration
+from fuseboard.store import open_store
+from fuseboard.store.single_store import SingleStore
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
-from tests.agents.servers import Server, running
-from tests.waiting import eventually
+from tests.agents.servers import POLICY, TENANTS, Server, running
+from tests.waiting import PATIENCE_S, eventually
 
 
 async def test_the_expected_decision_is_the_next_one(limits: redis.Redis, redis_url: str):
@@ -51,3 +60,31 @@ def state(limits: redis.Redis, server: Server) -> tuple[object, ...]:
         (counters.requests, counters.refused, counters.dependencies, counters.tenants),
         [view.dependency for view in server.admission.breaker_views()],
     )
+
+
+async def test_an_explanation_that_reaches_redis_late_begins_no_ramp(
+    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It began a ramp, which the fleet follows, and showed a tenth of each limit."""
+    connect, attempts = SingleStore.connect, 0
+
+    async def connect_late(self: SingleStore, timeout: float) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise TimeoutError
+        await connect(self, timeout)
+
+    monkeypatch.setattr(SingleStore, "connect", connect_late)
+    monkeypatch.setattr(dry_run, "CONNECT_S", PATIENCE_S)
+    document = encode_policy(POLICY)
+    head = ConfigHead(epoch=1, revision=7, hash=hash_of(document))
+    offer = CheckedConfig(
+        head=head, source=ConfigSource.REDIS, policy=POLICY, document=document, tenants=TENANTS
+    )
+    found = FoundConfiguration("production", offer, POLICY, ServerClock())
+    async with dry_run.inspecting(found, open_store(redis_url)) as inside:
+        decision = (await inside.request("acme", ONE_CALL, NO_SUBJECT)).decision
+    assert (attempts, decision.mode) == (2, Mode.SHARED)
+    assert decision.limits[0].remaining == 20
+    assert not limits.exists(keys.ramp("production"))

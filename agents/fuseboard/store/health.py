@@ -76,6 +76,8 @@ class StoreHealth:
         self._clock = StoreClock()
         #: Called when the mode has changed, or when a part of the store fails or recovers.
         self.on_change: Callable[[], None] = lambda: None
+        #: Whether Redis gets its traffic back by a ramp. An explanation sends it none, and writes nothing.
+        self.ramps = True
         #: Awaited when Redis answers again, before anything is spent in it.
         self.before_ramp: Callable[[], Awaitable[None]] = _nothing
 
@@ -270,7 +272,7 @@ class StoreHealth:
         """Redis answers. A start needs no ramp, and neither does a reconnect during shared mode."""
         if self.mode is not Mode.LOCAL:
             return
-        if first:
+        if first or not self.ramps:
             self._change(Mode.SHARED, "connected")
             return
         # All pods notice at the same moment. They report one after the other.

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from contextlib import closing
 
 import hiredis
 
@@ -22,6 +23,8 @@ from fuseboard.store.subscription import Subscription
 from fuseboard.store.tls import tls_context
 
 CALLS = 200
+#: The timeout of the connection without a password, with its answer.
+LOGIN_S = 1.0
 OLDEST = 7
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError)
@@ -111,13 +114,13 @@ async def _check_login(url: StoreUrl) -> Finding:
         return skip("default user", "checked only for a single server or a Cluster with an address")
     host, port = url.addresses[0]
     try:
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(LOGIN_S):
             reader, writer = await asyncio.open_connection(
                 host, port, ssl=tls_context(url.ca_file) if url.tls else None
             )
-            writer.write(b"PING\r\n")
-            answer = await reader.readline()
-            writer.close()
+            with closing(writer):
+                writer.write(b"PING\r\n")
+                answer = await reader.readline()
     except (OSError, TimeoutError) as error:
         return skip("default user", f"the check without a password failed ({error})")
     if not answer.startswith(b"+PONG"):
