@@ -182,9 +182,10 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     # Here, not above: Django must be ready first.
     from fuseboard.configuration.current_configuration import Configuration
-    from tests.patient_pods import PATIENCE_US, patiently, primitives_wait
+    from tests.patient_pods import PATIENCE_US, patiently, primitives_wait, store_waits
 
     monkeypatch.setattr(Configuration, "apply", patiently(Configuration.apply))
+    store_waits(monkeypatch)
     primitives_wait(monkeypatch, PATIENCE_US / 1e6)
 
 

@@ -23,6 +23,7 @@ from fuseboard.contract.words import Algorithm, Dimension, OverrideMode, Period
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
+from tests.patient_pods import PATIENCE_US
 from tests.waiting import wait_until
 
 REQUESTS = Limit(name="requests", limit=10, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
@@ -58,6 +59,14 @@ def environment(
             monkeypatch.delenv(name)
     monkeypatch.setenv("FUSEBOARD_REDIS_URL", redis_url)
     monkeypatch.setenv("FUSEBOARD_STATE_DIR", str(tmp_path / "state"))
+    # A machine may pause for longer than a person waits.
+    for timeout in (
+        "cli.doctor.redis_check.LOGIN_S",
+        "cli.doctor.gateway_check.TIMEOUT_S",
+        "explain.dry_run.CONNECT_S",
+        "explain.explain_call.CONNECT_S",
+    ):
+        monkeypatch.setattr(f"fuseboard.{timeout}", PATIENCE_US / 1e6)
     return monkeypatch
 
 
