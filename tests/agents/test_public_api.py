@@ -125,8 +125,8 @@ class TestRequests:
     async def test_waiting_is_bounded_and_a_refusal_that_outlasts_it_comes_at_once(self, agent: Agent):
         await agent.admit_request("acme", 3)
         started = asyncio.get_running_loop().time()
-        assert not (await agent.admit_request("acme", wait_s=1)).allowed
-        assert asyncio.get_running_loop().time() - started < 1
+        assert not (await agent.admit_request("acme", wait_s=10)).allowed
+        assert asyncio.get_running_loop().time() - started < 10
 
 
 class TestCosts:

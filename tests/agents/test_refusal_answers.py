@@ -92,7 +92,10 @@ class TestOlderHeaders:
             now = time()
             headers, _ = answer(refused(*limits))
             assert headers["x-ratelimit-remaining"] == "0"
-            assert 0 <= int(headers["x-ratelimit-reset"]) - now - int(headers["retry-after"]) <= 1.5
+            passed_s = time() - now
+            assert (
+                0 <= int(headers["x-ratelimit-reset"]) - now - int(headers["retry-after"]) <= passed_s + 1.5
+            )
 
     def test_a_pod_that_decides_alone_does_not_invent_a_remainder(self):
         unknown = LimitStatus(name="requests", limit=10, window_ms=60_000)

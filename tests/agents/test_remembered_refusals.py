@@ -20,6 +20,12 @@ from tests.waiting import PATIENCE_S
 BUCKET = Limit(name="requests", limit=10, window_ms=600_000, burst=10, algorithm=Algorithm.TOKEN_BUCKET)
 
 
+@pytest.fixture(autouse=True)
+def memory_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may pause for longer than the usual second."""
+    monkeypatch.setattr(batching_refusals, "MEMORY_S", PATIENCE_S)
+
+
 def with_quota(quota: Limit) -> Policy:
     free = Tier(name="free", quotas=(quota,))
     return msgspec.structs.replace(POLICY, tiers=(free, POLICY.tiers[1]), tuning=PATIENT)
@@ -77,11 +83,7 @@ async def test_a_grant_to_one_tenant_ends_the_refusal_of_another_by_the_same_ven
         assert room - after - (after - before) - 20 <= waits <= room - before + 20
 
 
-async def test_without_a_grant_a_refusal_is_answered_from_memory(
-    limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    # A machine may pause for longer than the memory lasts.
-    monkeypatch.setattr(batching_refusals, "MEMORY_S", PATIENCE_S)
+async def test_without_a_grant_a_refusal_is_answered_from_memory(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
         for _ in range(10):
             await server.admission.admit_request("acme")
