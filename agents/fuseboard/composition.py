@@ -58,8 +58,12 @@ def compose_admission(
     on_change: Callable[[], None],
     service: str = "",
     signer: Signer | None = None,
+    guards_calls: bool = True,
 ) -> Admission:
-    """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
+    """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed.
+
+    Without ``guards_calls``, there are no bulkheads and no local rates.
+    """
     drill_store = DrillStore(store)
     health = StoreHealth(
         store=drill_store, environment=environment, tuning=lambda: configuration.snapshot.tuning
@@ -75,7 +79,8 @@ def compose_admission(
     redis_fallback.limits.settle = shared.settlements.add
     domains = RequestDomains(environment, shared.settlements, service=service, together=store.together)
     reports = Reports(store=drill_store, health=health, tuning=lambda: configuration.snapshot.tuning)
-    calls = _compose_calls(shared, environment, drill_store, reports, on_change)
+    guards = CallGuards(configuration, monotonic, enabled=guards_calls)
+    calls = _compose_calls(shared, environment, drill_store, reports, guards, on_change)
     return Admission(
         store=drill_store,
         redis_fallback=redis_fallback,
@@ -128,6 +133,7 @@ def _compose_calls(
     environment: str,
     store: DrillStore,
     reports: Reports,
+    guards: CallGuards,
     on_change: Callable[[], None],
 ) -> CallAdmission:
     configuration, server = shared.configuration, shared.decisions.server
@@ -151,7 +157,7 @@ def _compose_calls(
     )
     return CallAdmission(
         environment=environment,
-        guards=CallGuards(configuration, monotonic),
+        guards=guards,
         probes=Probes(lambda breaker: reports.add(breaker, urgent=True)),
         on_change=on_change,
         stops=stops,

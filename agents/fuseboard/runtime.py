@@ -83,6 +83,7 @@ class Runtime:
             service=settings.service,
             on_change=self._heartbeat_soon,
             signer=self.refusal_tokens,
+            guards_calls=not settings.serves_node,
         )
         self.inbound = self._make_inbound()
         self.retries = compose_retries(self.configuration, self.admission)
@@ -122,6 +123,7 @@ class Runtime:
             counters=self.counters,
             decisions=DecisionBuilder(self._settings.server, self.admission.health, self.refusal_tokens),
             on_change=self._heartbeat_soon,
+            enabled=not self._settings.serves_node,
         )
 
     def _use_disk(self, folder: Path | None) -> Path | None:

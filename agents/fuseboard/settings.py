@@ -84,6 +84,9 @@ class AgentSettings:
     bootstrap_file: Path | None = None
     #: Show decisions in OpenTelemetry, which must be installed.
     otel: bool = False
+    #: The agent decides for all pods of a node, and can protect none of them: it has no bulkhead, no local
+    #: rate and no shedding.
+    serves_node: bool = False
     #: How long ``start`` waits for the gateway before it asks the next source.
     boot_http_s: float = 0.3
     boot_redis_s: float = 0.5

@@ -97,6 +97,8 @@ class Server(models.Model):
     seen = models.JSONField(default=list, db_default=[])
     #: Whether it enforces budgets.
     enforces_budgets = models.BooleanField(default=False, db_default=False)
+    #: Whether it decides for all pods of a node, so that it has no bulkhead, no local rate and no shedding.
+    serves_node = models.BooleanField(default=False, db_default=False)
     #: Not stored: the API sets the part of its figures above which it is unhealthy.
     unhealthy_at: float = 1.0
 

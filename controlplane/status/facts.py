@@ -111,6 +111,8 @@ class Server(Struct, frozen=True, kw_only=True, gc=False):
     share: dict[str, int] = {}
     #: Its locks, see ``controlplane.status.locks``; ``None`` for an agent that does not report them.
     primitives: dict[str, Any] | None = None
+    #: It decides for all pods of a node: it has no bulkhead, no local rate and no shedding.
+    serves_node: bool = False
 
     @property
     def live(self) -> bool:

@@ -62,6 +62,7 @@ from fuseboard.contract.words import (
 )
 from tests.contract.budget_examples import BUDGETS
 from tests.contract.failing_examples import FAILURES
+from tests.contract.flag_examples import with_flags
 from tests.contract.priced_examples import PRICED_POLICY
 from tests.contract.sample_examples import (
     ALONE,
@@ -452,7 +453,6 @@ EXAMPLES: dict[str, Any] = {
     "policy.1.smallest.json": SMALLEST_POLICY,
     "tenant.1.json": TENANT,
     **BUDGETS,
-    "sync_request.enforces_budgets.json": msgspec.structs.replace(SMALLEST_REQUEST, enforces_budgets=True),
     "tenant.1.smallest.json": TenantRecord(tier="free"),
     "sync_request.1.json": REQUEST,
     "sync_request.1.smallest.json": SMALLEST_REQUEST,
@@ -481,7 +481,7 @@ EXAMPLES: dict[str, Any] = {
     **with_seen_limits(SMALLEST_REQUEST, SMALLEST_POLICY),
     "sync_request.usage.json": msgspec.structs.replace(SMALLEST_REQUEST, usage=USAGE),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
-    "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
+    **with_flags(SMALLEST_REQUEST),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
     "policy.ipv6_prefix.json": PREFIX_POLICY,

@@ -220,6 +220,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             uncharged=UNCHARGED,
             seen=SEEN,
             enforces_budgets=True,
+            serves_node=True,
             usage=USAGE,
         ),
         # Fields that came later are in another file.

@@ -159,3 +159,12 @@ def test_the_api_reports_them_too(log_in: Any) -> None:
     assert found["token"] == "abc123"
     assert found["address"] == "10.1.2.3"
     assert found["share"] == {"level": 1, "place": 0, "terms": 7}
+
+
+def test_a_sidecar_of_a_node_says_what_it_does_not_protect(log_in: Any) -> None:
+    put_server("web-1", serves_node=False)
+    assert "decides for all pods of a node" not in text_of(page(log_in))
+    assert "serves a node" not in text_of(pods(log_in))
+    put_server("web-1", serves_node=True)
+    assert "So it has no bulkhead, no local rate and no shedding" in text_of(page(log_in))
+    assert "serves a node" in text_of(pods(log_in))

@@ -260,14 +260,16 @@ class CallGuard:
 
 
 class CallGuards:
-    """The guards of all dependencies that have a protection."""
+    """The guards of all dependencies that have a protection; none if not ``enabled``."""
 
-    def __init__(self, configuration: Configuration, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, configuration: Configuration, clock: Callable[[], float], *, enabled: bool = True
+    ) -> None:
         self.configuration = configuration
         self.clock = clock
         self._guards: dict[str, CallGuard] = {}
         self._observe = NOT_OBSERVED
-        self._stopped = False
+        self._stopped = not enabled
         self.adopt(configuration.snapshot)
 
     def find(self, dependency: str) -> CallGuard | None:

@@ -50,7 +50,8 @@ class Priorities:
 class Inbound:
     """``enter`` is for any thread. Everything else belongs to the agent's event loop.
 
-    ``on_change``: a gateway should know soon that the pod asks to be unready, or no longer does.
+    ``on_change``: a gateway should know soon that the pod asks to be unready, or no longer does. Nothing is
+    measured or shed if not ``enabled``.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Inbound:
         calls: GuardLoads | None = None,
         call_shedding: CallShedding | None = None,
         make: Callable[..., Pod] = Pod,
+        enabled: bool = True,
     ) -> None:
         #: ``None`` while nothing is configured: then nothing is measured either.
         self.pod: Pod | None = None
@@ -78,7 +80,8 @@ class Inbound:
         self._asked = False
         self._lock = Lock()
         self._shed: dict[str, int] = {}
-        configuration.listen(self.adopt)
+        if enabled:
+            configuration.listen(self.adopt)
 
     # The life of the agent
 

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -49,6 +50,11 @@ def add_to(commands: Any) -> None:
         "repeated (default: all)",
     )
     sidecar.add_argument(
+        "--shared",
+        action="store_true",
+        help="serve all pods of a node: without bulkheads, local rates and shedding, which protect one pod",
+    )
+    sidecar.add_argument(
         "--probes",
         default="0.0.0.0:7481",
         metavar="HOST:PORT",
@@ -81,6 +87,8 @@ def run(given: argparse.Namespace) -> int:
     listen = None if given.listen == _OFF else loopback_of(given.listen)
     if listen is None and given.unix is None:
         raise Misconfigured("--listen off needs --unix")
+    if given.shared and given.unix is None:
+        raise Misconfigured("--shared needs --unix: loopback is that of one pod, and a node has many")
     if given.uid and (given.unix is None or not KNOWS_PEERS):
         raise Misconfigured("--uid needs --unix, and Linux")
     if not 0 <= given.drain_s <= 600:
@@ -94,5 +102,5 @@ def run(given: argparse.Namespace) -> int:
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),
         drain_s=given.drain_s,
     )
-    app.run(AgentSettings.from_env(), options)
+    app.run(replace(AgentSettings.from_env(), serves_node=given.shared), options)
     return 0

@@ -256,6 +256,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     seen: Annotated[tuple[SeenLimit, ...], Meta(max_length=MAX_SEEN)] = ()
     #: It enforces the budgets of the policy.
     enforces_budgets: bool = False
+    #: It decides for all pods of a node: it has no bulkhead, no local rate and no shedding.
+    serves_node: bool = False
     #: The usage of language models: the parts that no answer has confirmed yet.
     usage: Annotated[tuple[UsagePart, ...], Meta(max_length=MAX_PARTS)] = ()
 

@@ -193,6 +193,7 @@ class Gateway:
             agent_version=agent_version(),
             carries_counts=True,
             enforces_budgets=True,
+            serves_node=self._settings.serves_node,
             up_ms=int((monotonic() - self._began) * 1000),
             counters=self._counters.wire(),
             leaving=leaving,

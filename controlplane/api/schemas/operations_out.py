@@ -143,6 +143,8 @@ class ServerOut(FromObject):
     address: str = ""
     #: The reserved share that it says it has: level, place and terms; empty for none.
     share: dict[str, int] = {}  # noqa: RUF012
+    #: It decides for all pods of a node: it has no bulkhead, no local rate and no shedding.
+    serves_node: bool = False
 
     @staticmethod
     def resolve_load(row: Server) -> PodLoadOut | None:

@@ -67,6 +67,7 @@ def _heartbeat_of(row: Server) -> SyncRequest:
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
         carries_counts=row.carries_counts,
         enforces_budgets=row.enforces_budgets,
+        serves_node=row.serves_node,
     )
 
 

@@ -50,6 +50,7 @@ class Row(Struct, gc=False):
     uncharged: list[list[str]]
     seen: list[tuple[object, ...]]
     enforces_budgets: bool
+    serves_node: bool
 
 
 #: Fields of ``PodLoad`` that pages display.
@@ -120,6 +121,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         [[one.dependency, one.measure] for one in server.beat.uncharged],
         [_seen(one, server.seen_wall) for one in server.beat.seen],
         beat.enforces_budgets,
+        beat.serves_node,
     )
 
 

@@ -57,7 +57,7 @@ async def test_a_heartbeat_becomes_a_row_that_pages_can_read(gateway, database):
 async def test_the_row_has_the_token_and_the_address_of_the_connection(gateway, database):
     """They come from what was verified: a pod cannot claim another token or address."""
     held = HeldShare(level=2, place=1, terms=9)
-    answer = await post(gateway, beat(share=held), headers={"x-forwarded-for": "6.6.6.6"})
+    answer = await post(gateway, beat(share=held, serves_node=True), headers={"x-forwarded-for": "6.6.6.6"})
     assert answer.status_code == 200
     await row_becomes(database, "online")
     columns = await row(database, "token, address, share")
@@ -65,6 +65,7 @@ async def test_the_row_has_the_token_and_the_address_of_the_connection(gateway, 
     (server,) = await sync_to_async(live.servers)("production")
     adopted = known_server_of(server, now=0.0, wall=server.last_seen_at.timestamp())
     assert (adopted.token, adopted.address, adopted.beat.share) == (*columns[:2], held)
+    assert adopted.beat.serves_node
 
 
 async def test_a_change_of_mode_is_written_and_notified_at_once(gateway, database, listener):

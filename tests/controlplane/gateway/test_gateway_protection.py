@@ -266,6 +266,12 @@ def test_what_is_kept_of_a_pod_is_bounded(fleet: Fleet, clock: TurnedClock):
     assert fleet.kept.bytes == 0
 
 
+@pytest.mark.parametrize("serves_node", [True, False])
+def test_the_row_shows_that_an_agent_serves_a_node(fleet: Fleet, serves_node: bool):
+    fleet.absorb(beat(serves_node=serves_node))
+    assert row_of(fleet.servers["pod-1"]).serves_node is serves_node
+
+
 def test_the_row_shows_what_the_pod_reports(fleet: Fleet, clock: TurnedClock):
     def load(errors: int, level: LoadLevel = LoadLevel.NORMAL) -> PodLoad:
         return PodLoad(pressure=820, level=level, cause="94 calls wait", waiting=94, errors=errors)
