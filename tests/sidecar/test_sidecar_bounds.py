@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -78,6 +80,44 @@ class TestBounds:
             assert (one.connections.refused, one.connections.displaced) == (1, 0)
             one.echo.go.set()
             assert (await first.answer())[0] == 200
+
+    async def test_a_connection_beyond_the_bound_reads_why_whatever_it_has_sent(self) -> None:
+        """Bytes that nothing reads reset a connection that is closed, and the answer could be lost."""
+        async with served(connections=1) as one:
+            first = await one.peer()
+            first.writer.write(post(b"", "/wait"))
+            await eventually(lambda: one.echo.asked)
+            with socket.create_connection(("127.0.0.1", one.port)) as second:
+                second.sendall(post(b"x" * 10_000))  # before the listener knows of the connection
+                second.setblocking(False)
+                await eventually(lambda: one.connections.lingering == 1)
+                await asyncio.get_running_loop().sock_sendall(second, b"x" * 100_000)
+                answer, part = b"", b"begin"
+                async with asyncio.timeout(PATIENCE_S):
+                    while part:
+                        answer += (part := await asyncio.get_running_loop().sock_recv(second, 4096))
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"1 connections are open" in answer
+            await eventually(lambda: one.connections.lingering == 0)
+            assert len(one.echo.asked) == 1
+
+    @pytest.mark.parametrize(("at_once", "lingering"), [(1, 1), (0, 0)])
+    async def test_few_connections_beyond_the_bound_are_kept_and_not_for_long(
+        self, monkeypatch: pytest.MonkeyPatch, at_once: int, lingering: int
+    ) -> None:
+        monkeypatch.setattr(http1, "MAX_LINGERING", at_once)
+        async with served(connections=1) as one:
+            first = await one.peer()
+            first.writer.write(post(b"", "/wait"))
+            await eventually(lambda: one.echo.asked)
+            refused = [await one.peer() for _ in range(3)]
+            for peer in refused:
+                assert (await peer.answer())[0] == 503
+            assert (one.connections.refused, one.connections.lingering) == (3, lingering)
+            monkeypatch.setattr(http1, "monotonic", lambda: monotonic() + http1.LINGER_S)
+            one.connections.sweep()
+            await eventually(lambda: one.connections.lingering == 0)
+            assert len(one.connections) == 1
 
     async def test_a_new_connection_displaces_the_one_that_is_idle_for_the_longest_time(self) -> None:
         async with served(connections=3) as one:

@@ -36,6 +36,9 @@ LAST_ANSWERS_S = 0.5
 #: once, the bytes that nothing reads would reset it, and the answer could be lost.
 LINGER_S = 1.0
 
+#: The most connections beyond the bound that may read why. Further ones are closed at once.
+MAX_LINGERING = 256
+
 #: A connection gets so many answers in one turn of the loop. Then others have theirs.
 PER_TURN = 16
 
@@ -62,6 +65,7 @@ class Connections:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._open: set[Http1] = set()
+        self._lingering: set[Http1] = set()
         self._tasks: set[asyncio.Task[Answer]] = set()
         #: No connection is kept after its next answer.
         self.closing = False
@@ -73,12 +77,19 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def lingering(self) -> int:
+        """The connections beyond the bound whose peers may still read why."""
+        return len(self._lingering)
+
     def add(self, one: "Http1") -> bool:
         """When there are too many, the connection that has had no answer for the longest time is closed."""
         if len(self._open) >= self.bounds.connections:
             idle = [other for other in self._open if not other.is_busy]
             if not idle:
                 self.refused += 1
+                if len(self._lingering) < MAX_LINGERING:
+                    self._lingering.add(one)
                 return False
             self.displaced += 1
             oldest = min(idle, key=lambda other: other.since)
@@ -88,10 +99,11 @@ class Connections:
         return True
 
     def __contains__(self, one: "Http1") -> bool:
-        return one in self._open
+        return one in self._open or one in self._lingering
 
     def discard(self, one: "Http1") -> None:
         self._open.discard(one)
+        self._lingering.discard(one)
 
     def keep(self, task: "asyncio.Task[Answer]") -> None:
         """The loop keeps only weak references to its tasks."""
@@ -101,7 +113,7 @@ class Connections:
     def sweep(self) -> None:
         """Close the connections whose time is over."""
         now = monotonic()
-        for one in [one for one in self._open if one.until <= now]:
+        for one in [one for one in (*self._open, *self._lingering) if one.until <= now]:
             one.abort()
 
     async def close(self) -> None:
@@ -119,7 +131,7 @@ class Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for one in list(self._open):
+        for one in (*self._open, *self._lingering):
             one.abort()
 
 
