@@ -1,6 +1,7 @@
 """Calls and requests of an application that asks the sidecar: what it gets, and what the agent counts."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,43 @@ async def test_a_permit_without_a_report_ends_as_neutral_and_frees_its_slot(
         assert (await client.call(tier="critical"))["allowed"] is True
         answer = await client.report({"permit": taken[0]["permit"], "status": 500})
         assert answer["unknown"] == [taken[0]["permit"]]
+
+
+#: An application that is killed: it has its permits, and waits for vendors that do not answer.
+KILLED = """
+import http.client, json, sys
+for _ in range(2):
+    sidecar = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+    sidecar.request("POST", "/v1/calls", '{"dependency": "payments"}', {"content-type": "application/json"})
+    print(json.loads(sidecar.getresponse().read())["allowed"], flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_the_slots_of_a_killed_application_come_back(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = msgspec.structs.replace(SLOTS, limit=2)
+    async with beside(policy(two)) as client:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", KILLED, str(client.running.port)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            assert [await process.stdout.readline() for _ in range(2)] == [b"True\n", b"True\n"]
+            process.kill()
+            await process.wait()
+        await eventually(lambda: not any(map(len, client.running.connections)))
+        # A connection that ends is no report: the vendor may still work on the call.
+        assert (await client.call())["reason"] == "concurrency"
+        assert len(client.sidecar.permits) == 2
+        now = permits.monotonic()
+        monkeypatch.setattr(permits, "monotonic", lambda: now + 60)
+        await eventually(lambda: client.sidecar.permits.expired, accept=lambda expired: expired == 2)
+        await ended_as(client, {"neutral": 2})
+        await eventually(client.call, accept=lambda call: call["allowed"])
 
 
 def test_the_oldest_makes_room_when_too_many_are_kept() -> None:
