@@ -1,13 +1,22 @@
 """The commands ``fuseboard envoy check`` and ``fuseboard envoy try``, and the samples of docs/envoy.md."""
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
+import redis
 
+from fuseboard import AgentSettings, Subject, blocking
+from fuseboard.agent_api.arguments import INVALID
 from fuseboard.cli import main
+from fuseboard.contract.policy import Dependency, Limit, Tier
+from fuseboard.contract.words import Dimension
+from tests.agents.published import publish
+from tests.agents.servers import POLICY
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
 [FILE] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -78,3 +87,69 @@ def test_without_pyyaml_the_command_names_the_extra(
     monkeypatch.setattr("fuseboard.cli.envoy.find_spec", lambda name: None)
     assert main(["envoy", "check", "limits.yaml"]) == 2
     assert "fuseboard[envoy]" in capsys.readouterr().err
+
+
+PER_IP = Limit(name="per-ip", limit=3, window_ms=60_000, burst=3, per=(Dimension.IP,))
+REQUESTS = Limit(name="requests", limit=10, window_ms=60_000, burst=10)
+RULES = msgspec.structs.replace(
+    POLICY,
+    tiers=(Tier(name="free", quotas=(REQUESTS, PER_IP)),),
+    dependencies=(Dependency(name="payments-api", vendor_limits=(REQUESTS,)),),
+)
+
+
+@pytest.fixture
+def pod(limits: redis.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a pod; the configuration is published."""
+    publish(limits, RULES, revision=42)
+    for name in list(os.environ):
+        if name.startswith("FUSEBOARD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL", redis_url)
+    monkeypatch.setenv("FUSEBOARD_STATE_DIR", str(tmp_path / "state"))
+
+
+def test_try_explains_what_is_left(
+    limits_yaml: Path, pod: None, redis_url: str, limits: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with blocking.Agent(settings=AgentSettings(redis_url=redis_url, server="shop-1")) as agent:
+        assert agent.admit_request("acme", 2, subject=Subject(ip="192.0.2.1")).allowed
+    stored = {key: limits.dump(key) for key in limits.scan_iter()}
+    asked = [
+        "-d",
+        "tenant=acme",
+        "remote_address=192.0.2.1",
+        "-d",
+        "tenant=acme",
+        "-d",
+        "generic_key=slow-path",
+    ]
+    cluster = "destination_cluster=outbound|443||api.example.com"
+    assert main(["envoy", "try", "limits.yaml", "--explain", "--json", *asked, "-d", cluster]) == 0
+    caller, tenant, slow, call = json.loads(capsys.readouterr().out)
+    left = {limit["name"]: limit["remaining"] for limit in caller["explanation"]["limits"]}
+    assert left == {"requests": 8, "per-ip": 1}
+    assert not {limit["name"]: limit["binds"] for limit in tenant["explanation"]["limits"]}["per-ip"]
+    assert slow["explanation"] is None
+    assert call["explanation"]["breaker"]["state"] == "closed"
+    assert {key: limits.dump(key) for key in limits.scan_iter()} == stored
+
+    assert main(["envoy", "try", "limits.yaml", "--explain", "-d", "tenant=acme"]) == 0
+    printed = capsys.readouterr().out
+    assert "    a request of tenant 'acme'\n" in printed
+    assert "next decision" in printed
+
+
+def test_an_invalid_tenant_is_explained_as_a_pod_counts_it(
+    limits_yaml: Path, pod: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["envoy", "try", "limits.yaml", "--explain", "-d", "tenant="]) == 0
+    assert f"a request of tenant {INVALID!r}" in capsys.readouterr().out
+
+
+def test_an_explanation_needs_a_configuration(
+    limits_yaml: Path, pod: None, limits: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits.flushall()
+    assert main(["envoy", "try", "limits.yaml", "--explain", "-d", "tenant=acme"]) == 2
+    assert "no configuration yet" in capsys.readouterr().err

@@ -1,13 +1,17 @@
 """The commands ``fuseboard envoy ...``, which show what a file of envoyproxy/ratelimit means here."""
 
 import argparse
+import asyncio
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fuseboard.agent_api.arguments import INVALID
 from fuseboard.contract.descriptors import (
     Charge,
     DescriptorDomain,
@@ -20,7 +24,12 @@ from fuseboard.contract.descriptors import (
     Verdict,
     rule_text,
 )
+from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
+from fuseboard.explain.explain_decision import explain
+from fuseboard.explain.explanation import Explanation
+from fuseboard.settings import AgentSettings
+from fuseboard.subject import Subject, costs_of
 
 if TYPE_CHECKING:
     from fuseboard.contract.descriptor_file import DescriptorFile
@@ -49,6 +58,11 @@ def add_to(commands: Any) -> None:
         required=True,
         help="the entries of one descriptor, in their order; repeat it for each descriptor of the request",
     )
+    trial.add_argument(
+        "--explain",
+        action="store_true",
+        help="also show what is left for a tenant, a caller or a dependency, in the environment of the pod",
+    )
     for command in (check, trial):
         command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -65,7 +79,8 @@ def run(given: argparse.Namespace) -> int:
     else:
         descriptors = [[_entry(text) for text in texts] for texts in given.descriptors]
         matches = DescriptorRules([file.domain]).match(file.domain.domain, descriptors)
-        _show(given, descriptors, matches)
+        explained = asyncio.run(_explain_all(matches)) if given.explain else [None] * len(matches)
+        _show(given, descriptors, matches, explained)
     return 0
 
 
@@ -106,7 +121,10 @@ def _check(given: argparse.Namespace, file: "DescriptorFile", domain: Descriptor
         _say(f"note, line {line}: {text}")
 
 
-def _rows(place: Place, above: tuple[DescriptorRule, ...], rules: tuple[DescriptorRule, ...]) -> Any:
+def _rows(
+    place: Place, above: tuple[DescriptorRule, ...], rules: tuple[DescriptorRule, ...]
+) -> Iterator[tuple[Place, tuple[DescriptorRule, ...]]]:
+    """Yield each rule as its path, with its place."""
     for number, rule in enumerate(rules):
         here, path = (*place, number), (*above, rule)
         yield here, path
@@ -139,15 +157,44 @@ def _meaning(rule: DescriptorRule) -> str:
     return "; ".join([text, *after])
 
 
-def _show(given: argparse.Namespace, descriptors: list[list[Entry]], matches: tuple[Match, ...]) -> None:
+async def _explain_all(matches: tuple[Match, ...]) -> list[Explanation | None]:
+    """Explain one hit on each match that asks limits of the configuration. Spends nothing."""
+    settings = AgentSettings.from_env()
+    asked = (Verdict.REQUEST, Verdict.CALL)
+    return [await _explain(settings, match) if match.verdict in asked else None for match in matches]
+
+
+async def _explain(settings: AgentSettings, match: Match) -> Explanation:
+    """Raises ``Misconfigured`` when there is no configuration, in Redis or on disk."""
+    rule, named = match.path[-1], dict(match.named)
+    tenant = named.pop(Means.TENANT, None)
+    return await explain(
+        settings,
+        # Invalid names are counted under one name, here as in a pod.
+        tenant="" if tenant is None else tenant if is_subject(tenant) else INVALID,
+        dependency=rule.dependency,
+        subject=Subject(**{means.value: value for means, value in named.items()}),
+        costs=costs_of(1, {} if rule.measure == "calls" else {rule.measure: 1}),
+    )
+
+
+def _show(
+    given: argparse.Namespace,
+    descriptors: list[list[Entry]],
+    matches: tuple[Match, ...],
+    explained: Sequence[Explanation | None],
+) -> None:
     if given.json:
-        _say(msgspec.json.encode([_as_json(match) for match in matches]).decode())
+        listed = list(map(_as_json, matches, explained))
+        _say(msgspec.json.encode(listed).decode())
         return
-    for descriptor, match in zip(descriptors, matches, strict=True):
+    for descriptor, match, explanation in zip(descriptors, matches, explained, strict=True):
         _say(" ".join(f"{key}={value}" for key, value in descriptor))
         if match.path:
             _say(f"    rule: {_path_text(match.path)}")
         _say(f"    {_decision(match)}")
+        if explanation is not None:
+            _say(indent(explanation.text(), "    "))
 
 
 def _decision(match: Match) -> str:
@@ -162,13 +209,14 @@ def _decision(match: Match) -> str:
     return text
 
 
-def _as_json(match: Match) -> dict[str, Any]:
+def _as_json(match: Match, explanation: Explanation | None) -> dict[str, Any]:
     return {
         "verdict": match.verdict,
         "rule": [rule_text(rule) for rule in match.path],
         "means": _decision(match),
         "named": match.named,
         "counted": match.counted,
+        "explanation": explanation,
     }
 
 
