@@ -129,6 +129,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         agent = await self._on_any_loop()
         return await agent.admit_together(asks)
 
+    async def acheck_together(self, asks: Sequence[Ask]) -> Decision:
+        """``check_together`` for a coroutine on any loop."""
+        agent = await self._on_any_loop()
+        return await agent.check_together(asks)
+
     @list_options()
     async def aadmit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""

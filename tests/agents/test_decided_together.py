@@ -13,10 +13,13 @@ import redis
 from fuseboard import Agent, AgentSettings, Ask, Decision, Misconfigured, Mode, Reason, Subject, blocking
 from fuseboard.admission.joint_admission import Wanted
 from fuseboard.batching import batch
+from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
 from fuseboard.testing import FakeAgent
+from fuseboard.without_redis import local_limits
+from fuseboard.without_redis.local_limits import LocalLimits
 from tests.agents.published import publish
 from tests.agents.redis_topologies import Cluster
 from tests.agents.servers import PATIENT, POLICY, REQUESTS, TENANTS, configured, running
@@ -280,3 +283,110 @@ def test_threads_and_the_fake_charge_afterwards_too(limits: redis.Redis, redis_u
     assert fake.charged == [Ask(tenant="acme", cost=9)]
     with pytest.raises(Misconfigured):
         fake.charge_after([])
+
+
+async def test_a_check_says_what_would_be_decided_and_charges_nothing(agent: Agent):
+    both = [Ask(tenant="acme", cost=5), Ask(subject=ADDRESS)]
+    for _ in range(3):
+        checked = await agent.check_together(both)
+        assert (checked.allowed, checked.charges) == (True, ())
+        assert {limit.name: limit.remaining for limit in checked.parts[0].limits}["five"] == 5
+    for forgiving in (agent.finish, agent.give_back):
+        forgiving(checked)
+    assert (await agent.admit_together(both)).allowed
+    refused = await agent.check_together([Ask(tenant="acme"), Ask(subject=ADDRESS)])
+    assert (refused.reason, refused.rule, refused.tenant) == (Reason.QUOTA, "five", "acme")
+    assert [part.allowed for part in refused.parts] == [False, True]
+    assert refused.parts[0].retry_after_ms == refused.retry_after_ms > 0
+    assert {limit.name: limit.remaining for limit in refused.parts[1].limits}["per-ip"] == 1
+    never = await agent.check_together([Ask(tenant="acme", cost=6)])
+    assert (never.rule, never.retry_after_ms) == ("five", 0)
+    suspended = await agent.check_together([Ask(tenant="acme"), Ask(tenant="late-payer")])
+    assert [part.reason for part in suspended.parts] == [None, Reason.SUSPENDED]
+    with pytest.raises(Misconfigured):
+        await agent.check_together([])
+    await agent.stop()
+    assert (await agent.check_together(both)).allowed
+
+
+async def test_a_check_counts_no_request(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        wanted = [Wanted("acme", (("calls", 5),), NO_SUBJECT), Wanted("", ONE_CALL, ADDRESS)]
+        await asyncio.gather(*[server.admission.joint.check(wanted) for _ in range(20)])
+        assert server.counters.store_answers == 1, "one question for all who ask at once"
+        assert (await server.admission.joint.admit(wanted)).allowed
+        assert not (await server.admission.joint.check(wanted)).allowed
+        counted = {row.tenant: (row.allowed, row.refused) for row in server.counters.wire().tenants}
+    assert counted == {"acme": (1, 0), "-": (1, 0)}
+
+
+async def test_while_callers_check_a_remembered_refusal_still_answers(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        joint = server.admission.joint
+        spent = [Wanted("acme", (("calls", 5),), NO_SUBJECT)]
+        assert (await joint.admit(spent)).allowed
+        assert not (await joint.admit(spent)).allowed
+        asked = server.counters.store_answers
+        other = [Wanted("acme", ONE_CALL, NO_SUBJECT)]
+        checking = asyncio.ensure_future(joint.check(other))
+        await asyncio.sleep(0)
+        assert not (await joint.admit(spent)).allowed
+        assert not checking.done(), "its answer was not waited for"
+        assert not (await checking).allowed
+        assert server.counters.store_answers == asked + 1
+        assert not any(
+            demand.only_asks
+            for known in joint.requests.settlements.refusals.by_counter.values()
+            for demand in known
+        )
+
+
+async def test_a_check_on_a_cluster_adds_up_what_is_asked_of_each_tenant(cluster: Cluster):
+    cluster.settle()
+    cluster.flush()
+    tenants = {name: TenantRecord(tier="free") for name in "ab"}
+    async with running(cluster.url, configuration=configured(RULES, tenants=tenants)) as server:
+        joint = server.admission.joint
+
+        def asked(*costs: tuple[str, int]) -> list[Wanted]:
+            return [Wanted(name, (("calls", cost),), NO_SUBJECT) for name, cost in costs]
+
+        whole = asked(("a", 3), ("b", 5), ("a", 2))
+
+        async def allowed() -> Decision:
+            return await joint.check(whole)
+
+        checked = await eventually(allowed, accept=lambda decision: decision.mode is Mode.SHARED)
+        assert (checked.allowed, checked.charges) == (True, ())
+        assert [limit.remaining for limit in checked.parts[1].limits if limit.name == "five"] == [5]
+        over = await joint.check(asked(("a", 3), ("b", 5), ("a", 3)))
+        assert [part.allowed for part in over.parts] == [False, True, False]
+        assert (await joint.admit(whole)).allowed
+        refused = await joint.check(asked(("b", 1), ("", 1)))
+        assert (refused.rule, [part.allowed for part in refused.parts]) == ("five", [False, True])
+
+
+def test_a_look_at_the_shares_of_a_pod_keeps_and_drops_no_counter(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local_limits, "MAX_COUNTERS", 1)
+    limits = LocalLimits(lambda: 1)
+    share = msgspec.structs.replace(FIVE, failure_policy=FailurePolicy.LOCAL_SHARE)
+    first, second = (Demand((LimitRef(share, key),), (5,)) for key in ("first", "second"))
+    assert limits.take(first, 1.0, 1000.0) is None
+    for _ in range(2):
+        assert limits.look(second, 1.0, 1000.0) is None
+    assert limits.take(first, 1.0, 1000.0) is not None
+
+
+def test_threads_other_loops_and_the_fake_check_too(limits: redis.Redis, redis_url: str):
+    publish(limits, RULES, revision=1, tenants=TENANTS)
+    asks = [Ask(tenant="acme"), Ask(subject=ADDRESS)]
+    with blocking.Agent(settings=AgentSettings(redis_url=redis_url, state_dir=None)) as agent:
+        assert len(agent.check_together(asks).parts) == 2
+        assert len(asyncio.run(agent.acheck_together(asks)).parts) == 2
+    fake = FakeAgent()
+    fake.shed("acme", times=1)
+    for _ in range(2):
+        checked = asyncio.run(fake.check_together(asks))
+        assert (checked.reason, [part.allowed for part in checked.parts]) == (Reason.SHED, [False, True])
+    assert fake.refusals == []
+    assert not asyncio.run(fake.admit_together(asks)).allowed

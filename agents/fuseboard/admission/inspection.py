@@ -13,20 +13,15 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.account_domains import AccountDomains
-from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import ALL_CALLERS, LimitDomain
+from fuseboard.batching.probe import Probe
 from fuseboard.batching.redis_question import Domain, RedisAnswer
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Limit
-from fuseboard.contract.words import Algorithm, Mode, Reason
+from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.subject import NO_SUBJECT, Costs, Subject
-
-#: A probe asks for 2 of this limit, so Redis refuses every probe. A refused question charges nothing. The
-#: limit with the longest wait refuses: the wait of 1 ms is shorter than that of a spent limit.
-_NEVER = Limit(name="never", limit=1, window_ms=1, algorithm=Algorithm.TOKEN_BUCKET)
 
 
 class Expected(Struct, frozen=True):
@@ -173,13 +168,12 @@ class Inspection(Struct, frozen=True):
 
     async def _probe(self, domain: Domain, demand: StandingDemand, unused_key: str) -> RedisAnswer | None:
         """The answer to a call like ``demand``; ``None`` when Redis does not answer."""
-        refs = (*demand.refs, LimitRef(_NEVER, unused_key))
-        probe = Demand(refs, (*demand.costs, 2), priority=demand.priority)
+        probe = Probe(demand, unused_key)
         answer = await self.calls.batcher.ask(domain, probe)
         if answer is not None:
             answer.left = answer.left[: len(demand.refs)]
             # Only the limit that refuses every probe refused it.
-            answer.granted = answer.granted or answer.blocked == len(refs)
+            answer.granted = answer.granted or answer.blocked == len(probe.refs)
         return answer
 
 

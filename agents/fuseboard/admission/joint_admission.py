@@ -19,6 +19,7 @@ from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Account, Charge, Decision, LimitStatus
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
+from fuseboard.without_redis.local_limits import LocalRefusal
 
 #: Joint demands kept; the least recently used are dropped first.
 MAX_JOINT = 2_000
@@ -78,6 +79,29 @@ class JointAdmission(Struct, frozen=True):
             if part.allowed is decision.allowed:
                 self._count(one, part)
         return decision
+
+    async def check(self, wanted: Sequence[Wanted]) -> Decision:
+        """Return what ``admit`` would decide now. Nothing is charged, counted or remembered."""
+        await self.load(wanted)
+        asked = [Asked(one, self.lanes(one)) for one in wanted]
+        everybody = self.requests.domains.of_everybody
+        if everybody is not None:
+            return await self._check(everybody, asked, self._demand(asked))
+        domains = dict.fromkeys([lane.domain for one in asked for lane in one.lanes])
+        found: list[Decision] = []
+        for domain in domains:
+            of_it = [
+                replace(one, lanes=tuple([lane for lane in one.lanes if lane.domain is domain]))
+                for one in asked
+            ]
+            joint = self._demand(of_it)
+            alone = self._remembered_alone(domain, of_it, joint)
+            found.append(
+                await self._check(domain, of_it, joint)
+                if alone is None
+                else self._refuse(of_it, joint, alone)
+            )
+        return self._merged(asked, found)
 
     def knows(self, wanted: Sequence[Wanted]) -> bool:
         """Whether the records of all their tenants were looked up."""
@@ -152,6 +176,33 @@ class JointAdmission(Struct, frozen=True):
         ]
         return self._allow(asked, joint, joint.statuses(answer.left), tuple(charges))
 
+    async def _check(self, domain: LimitDomain, asked: Sequence[Asked], joint: JointDemand) -> Decision:
+        """Return what ``_together`` would decide. During a ramp, both Redis and this pod must have room:
+        either may decide the next ones.
+        """
+        refused = self._known_refusal(domain, asked, joint)
+        if refused is not None:
+            return self._refuse(asked, joint, refused)
+        if not joint.refs:
+            return self._allow(asked, joint)
+        requests = self.requests
+        shared_part = requests.health.rounded_shared_part
+        answer = await requests.batcher.ask(domain, joint.probe) if shared_part > 0 else None
+        left: tuple[int, ...] = ()
+        if answer is not None:
+            left = answer.left[: len(joint.refs)]
+            lacking = joint.lacking(left)
+            if lacking:
+                # If the wait is shorter than that of the probe itself, Redis names the probe.
+                place = answer.blocked - 1 if answer.blocked - 1 in lacking else min(lacking)
+                return self._refuse(asked, joint, self._refusal_by(domain, joint, place, answer.wait_s, left))
+            if shared_part >= 1:
+                return self._allow(asked, joint, joint.statuses(left))
+        blocked = requests.local.look(joint, requests.health.local_part, monotonic())
+        if blocked is not None:
+            return self._refuse(asked, joint, self._local_refusal(domain, joint, blocked))
+        return self._allow(asked, joint, joint.statuses(left), mode=LOCAL if answer is None else None)
+
     def _known_refusal(
         self, domain: LimitDomain, asked: Sequence[Asked], joint: JointDemand
     ) -> JointRefusal | None:
@@ -169,24 +220,29 @@ class JointAdmission(Struct, frozen=True):
 
     def _refusal_in(self, domain: LimitDomain, joint: JointDemand, answer: RedisAnswer) -> JointRefusal:
         """Why Redis refused them."""
-        place = answer.blocked - 1
+        return self._refusal_by(domain, joint, answer.blocked - 1, answer.wait_s, answer.left)
+
+    def _refusal_by(
+        self, domain: LimitDomain, joint: JointDemand, place: int, wait_s: float, left: tuple[int, ...]
+    ) -> JointRefusal:
         limit = joint.refs[place].limit
-        refusal = Refusal(domain.reason_of(limit), limit.name, answer.wait_s)
-        lacking = joint.requests_with(joint.lacking(answer.left))
-        return JointRefusal(refusal, lacking, place, answer.left)
+        refusal = Refusal(domain.reason_of(limit), limit.name, wait_s)
+        return JointRefusal(refusal, joint.requests_with(joint.lacking(left)), place, left)
 
     def _decide_locally(self, domain: LimitDomain, asked: Sequence[Asked], joint: JointDemand) -> Decision:
         requests, now = self.requests, monotonic()
         requests.counters.decided_locally()
         blocked = requests.local.take(joint, requests.health.local_part, now)
         if blocked is not None:
-            usual = domain.reason_of(blocked.limit)
-            reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
-            refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
-            place = joint.keys.index(blocked.key)
-            return self._refuse(asked, joint, replace(_by_limit(joint, refusal, place), mode=LOCAL))
+            return self._refuse(asked, joint, self._local_refusal(domain, joint, blocked))
         charges = tuple([requests.decisions.local_charge(demand, now) for demand in joint.charged])
         return self._allow(asked, joint, joint.statuses(), charges, LOCAL)
+
+    def _local_refusal(self, domain: LimitDomain, joint: JointDemand, blocked: LocalRefusal) -> JointRefusal:
+        usual = domain.reason_of(blocked.limit)
+        reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
+        refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
+        return replace(_by_limit(joint, refusal, joint.keys.index(blocked.key)), mode=LOCAL)
 
     # On a Cluster
 
@@ -220,6 +276,33 @@ class JointAdmission(Struct, frozen=True):
             self.requests.configuration.snapshot, limits, _mode_of(parts), charges=tuple(spent)
         )
         return replace(allowed, parts=tuple(parts))
+
+    def _remembered_alone(
+        self, domain: LimitDomain, asked: Sequence[Asked], joint: JointDemand
+    ) -> JointRefusal | None:
+        """The refusal of one of the requests that this pod knows without a question."""
+        for demand in [lane.demand for one in asked for lane in one.lanes]:
+            remembered = demand.remembered
+            if remembered is not None and (left_s := domain.refusals.left_s(demand)) > 0:
+                place = joint.keys.index(demand.keys[remembered.place - 1])
+                return _by_limit(joint, Refusal(remembered.reason, remembered.rule, left_s), place)
+        return None
+
+    def _merged(self, asked: Sequence[Asked], found: Sequence[Decision]) -> Decision:
+        """One decision of those of several domains, each with all requests."""
+        parts: list[Decision] = []
+        for number, one in enumerate(asked):
+            of_it = [decision.parts[number] for decision in found]
+            limits = tuple([limit for part in of_it for limit in part.limits])
+            refused = next((part for part in of_it if not part.allowed), self._allow_one(one))
+            parts.append(replace(refused, tenant=one.wanted.tenant, limits=limits))
+        whole = next((decision for decision in found if not decision.allowed), None)
+        if whole is None:
+            whole = self.requests.decisions.allow(
+                self.requests.configuration.snapshot, mode=_mode_of([*found, *parts])
+            )
+        limits = tuple([limit for part in parts for limit in part.limits])
+        return replace(whole, limits=limits, parts=tuple(parts))
 
     # Decisions
 

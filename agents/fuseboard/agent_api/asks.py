@@ -1,6 +1,6 @@
 """Requests that are decided together."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -69,19 +69,10 @@ class Asks(PodState, LoopAgent):
 
         Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid arguments.
         """
-        wanted = check_asks(asks, self.configuration.snapshot.tuning.ipv6_prefix)
-        self._check_loop()
-        if self._stopped:
-            return undecided(self, asks)
+        wanted = self._wanted(asks)
         runtime = self._runtime
         observer, begun = runtime.observer, monotonic()
-        try:
-            decision = await runtime.admission.joint.admit(wanted)
-        except Exception as error:
-            if isinstance(error, Misconfigured):
-                raise
-            self._note_defect()
-            return undecided(self, asks)
+        decision = await self._decided(asks, lambda: runtime.admission.joint.admit(wanted))
         if not decision.allowed:
             for part, one in zip(decision.parts, wanted, strict=True):
                 if not part.allowed:
@@ -89,6 +80,38 @@ class Asks(PodState, LoopAgent):
         if observer is not None:
             self._safely(partial(observer.decided, decision, monotonic() - begun))
         return decision
+
+    async def check_together(self, asks: Sequence[Ask]) -> Decision:
+        """Return what ``admit_together`` would decide now, without a charge: nothing is spent, taken, or
+        counted as a request.
+
+        ``parts`` of the decision has a decision for each request: what its limits have left, and which of
+        them refuses. Callers that ask at the same time share one question to Redis. Without Redis, the
+        shares of the pod decide, and nothing says what is left. During a ramp, both Redis and the pod must
+        have room. On a Cluster, what the pod has leased counts as spent.
+
+        Another caller may be faster: only ``admit_together`` takes what it allows.
+
+        Never raises because of a store or the control plane. Raises ``Misconfigured`` for invalid arguments.
+        """
+        wanted = self._wanted(asks)
+        return await self._decided(asks, lambda: self._runtime.admission.joint.check(wanted))
+
+    def _wanted(self, asks: Sequence[Ask]) -> list[Wanted]:
+        wanted = check_asks(asks, self.configuration.snapshot.tuning.ipv6_prefix)
+        self._check_loop()
+        return wanted
+
+    async def _decided(self, asks: Sequence[Ask], decide: Callable[[], Awaitable[Decision]]) -> Decision:
+        if self._stopped:
+            return undecided(self, asks)
+        try:
+            return await decide()
+        except Exception as error:
+            if isinstance(error, Misconfigured):
+                raise
+            self._note_defect()
+            return undecided(self, asks)
 
     def charge_after(self, asks: Sequence[Ask]) -> None:
         """Charge up to 50 requests whose costs are known only now, such as the tokens of an answer.

@@ -54,7 +54,10 @@ class CrossLoopAgent(ContextManagers):
         return await self._ask(request_question(self._agent, tenant, cost, options))
 
     async def admit_together(self, asks: Sequence[Ask]) -> Decision:
-        return await self._ask(together_question(self._agent, asks))
+        return await self._ask(together_question(self._agent, asks, self._agent.admit_together))
+
+    async def check_together(self, asks: Sequence[Ask]) -> Decision:
+        return await self._ask(together_question(self._agent, asks, self._agent.check_together))
 
     @list_options()
     async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:

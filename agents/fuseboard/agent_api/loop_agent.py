@@ -37,6 +37,9 @@ class LoopAgent(ABC):
     async def admit_together(self, asks: Sequence[Ask]) -> Decision: ...
 
     @abstractmethod
+    async def check_together(self, asks: Sequence[Ask]) -> Decision: ...
+
+    @abstractmethod
     async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit: ...
 
     @abstractmethod

@@ -54,7 +54,12 @@ class ThreadCalls:
     def admit_together(self, asks: Sequence[Ask]) -> Decision:
         """See ``fuseboard.Agent.admit_together``."""
         agent = self._agent_now()
-        return self._ask(agent, together_question(agent, asks))
+        return self._ask(agent, together_question(agent, asks, agent.admit_together))
+
+    def check_together(self, asks: Sequence[Ask]) -> Decision:
+        """See ``fuseboard.Agent.check_together``."""
+        agent = self._agent_now()
+        return self._ask(agent, together_question(agent, asks, agent.check_together))
 
     @list_options()
     def check(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
@@ -169,10 +174,13 @@ def request_question(
     )
 
 
-def together_question(agent: LoopAgent, asks: Sequence[Ask]) -> Question[Decision]:
+def together_question(
+    agent: LoopAgent, asks: Sequence[Ask], ask: Callable[[Sequence[Ask]], Coroutine[Any, Any, Decision]]
+) -> Question[Decision]:
+    """``ask`` is the method of ``agent`` that decides them."""
     check_asks(asks)
     return Question(
-        ask=lambda: agent.admit_together(asks),
+        ask=lambda: ask(asks),
         timeout_s=LATE_S,
         otherwise=lambda: undecided(agent, asks),
     )

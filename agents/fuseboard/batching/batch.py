@@ -241,8 +241,8 @@ class Batcher:
             distribute_scarce(question, decoded, decided, remember=question.part >= 1.0)
             tally_shadows(question, decoded)
         # A breaker that refuses reads no limits. During a ramp, less is left of a limit than pods may spend.
-        for demand in question.groups:
-            if demand.divides_what_is_left and decides and question.part >= 1.0:
+        for demand in question.groups if decides and question.part >= 1.0 else ():
+            if demand.divides_what_is_left and not demand.only_asks:
                 self._spending.learn(demand, decoded.now_us)
         return True
 

@@ -106,6 +106,9 @@ class Demand:
         "tally",
     )
 
+    #: It is never granted, so it changes no counter. Its refusals and figures are not remembered.
+    only_asks = False
+
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])

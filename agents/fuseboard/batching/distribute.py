@@ -51,7 +51,7 @@ def distribute_scarce(question: Question, reply: Reply, decided: float, *, remem
             # The question numbers limits across all its groups: find the limit of this demand.
             place = places.index(blocked) + 1 if blocked in places else blocked
             no = RedisAnswer(reply, False, of_these, place, decided + wait_us / 1_000_000 if wait_us else 0.0)
-            if remember and place > 0 and no.retry_at and not demand.bulk:
+            if remember and place > 0 and no.retry_at and not demand.bulk and not demand.only_asks:
                 _remember(question.domain, demand, no)
             for caller in callers[granted:]:
                 if not caller.done():

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 
 from fuseboard.batching.demand import Demand, LimitRef, most_in_redis
+from fuseboard.batching.probe import Probe
 from fuseboard.batching.standing_demand import StandingDemand
 
 
 class JointDemand(StandingDemand):
     """Several demands of one domain as one. A counter that several of them name is asked for their sum."""
 
-    __slots__ = ("_every", "charged", "impossible_place", "places_of")
+    __slots__ = ("_every", "_probe", "charged", "impossible_place", "places_of")
 
     def __init__(self, requests: Sequence[Sequence[StandingDemand]]) -> None:
         """``requests`` has the demands of each request."""
@@ -43,6 +44,15 @@ class JointDemand(StandingDemand):
         if self.holds_slots:
             charged.append(_part_of(self, slots=True))
         self.charged = tuple([demand for demand in charged if demand.refs])
+        self._probe: Probe | None = None
+
+    @property
+    def probe(self) -> Probe:
+        """Asks for the same without a charge. It is one for all who ask, so that they share a question."""
+        if self._probe is None:
+            # No limit has such a name. The key has the hash tag of the others.
+            self._probe = Probe(self, f"{self.refs[0].key.decode()}:(check)")
+        return self._probe
 
     def would_refuse(self, place: int, calls: int) -> None:
         """Each of the requests that has the limit counts it, under the name that the limit has there."""

@@ -207,7 +207,7 @@ class Question:
             seen, places = demand.find(numbers)
             groups.append((demand.text(seen, part, now_us), demand.bulk or len(callers)))
             self.places.append(places)
-            if demand.remembered is None:
+            if demand.remembered is None and not demand.only_asks:
                 # Otherwise Redis refuses it again. If it counted, the calls of a flood would ask by turns,
                 # and memory would answer none.
                 self.changes.update(demand.keys)

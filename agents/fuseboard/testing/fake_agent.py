@@ -173,6 +173,20 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         refused = next((part for part in parts if not part.allowed), None)
         return structs.replace(refused or self.allow_unasked(), parts=tuple(parts))
 
+    async def check_together(self, asks: Sequence[Ask]) -> Decision:
+        """Refuses what ``admit_together`` would refuse. It uses up no refusal, and adds none to
+        ``refusals``.
+        """
+        check_asks(asks)
+        parts = [
+            self._refusal(self._shed[tenant], tenant=tenant)
+            if (tenant := ask.tenant or "") in self._shed
+            else self.allow_unasked(tenant=tenant)
+            for ask in asks
+        ]
+        refused = next((part for part in parts if not part.allowed), None)
+        return structs.replace(refused or self.allow_unasked(), parts=tuple(parts))
+
     async def admit_call(
         self,
         dependency: str,
@@ -363,7 +377,13 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         return self.retrying, _Threads(self).retrying
 
     def _note(self, refusal: ScriptedRefusal, *, tenant: str = "", dependency: str = "") -> Decision:
-        decision = Decision(
+        decision = self._refusal(refusal, tenant=tenant, dependency=dependency)
+        self.refusals.append(decision)
+        return decision
+
+    @staticmethod
+    def _refusal(refusal: ScriptedRefusal, *, tenant: str = "", dependency: str = "") -> Decision:
+        return Decision(
             allowed=False,
             reason=refusal.reason,
             retry_after_ms=int(refusal.retry_after_s * 1000),
@@ -372,8 +392,6 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
             dependency=dependency,
             server="fake",
         )
-        self.refusals.append(decision)
-        return decision
 
 
 class _Ended(Block):

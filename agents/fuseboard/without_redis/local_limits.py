@@ -93,6 +93,27 @@ class LocalLimits:
         """
         if now is None:
             now = monotonic()
+        found = self._look(demand, part, now, self._counter)
+        if isinstance(found, LocalRefusal):
+            return found
+        for counter, portion, ref, cost in found:
+            counter.spend(portion, ref.limit, cost, now)
+        self.offline.note(demand, now)
+        return None
+
+    def look(self, demand: Demand, part: float, now: float) -> LocalRefusal | None:
+        """The limit that ``take`` would refuse by. Nothing is spent, and no counter is kept or dropped."""
+        found = self._look(demand, part, now, self._counter_now)
+        return found if isinstance(found, LocalRefusal) else None
+
+    def _look(
+        self,
+        demand: Demand,
+        part: float,
+        now: float,
+        counter_of: Callable[[LimitRef, PodPortion, float], Counter],
+    ) -> LocalRefusal | list[tuple[Counter, PodPortion, LimitRef, int]]:
+        """The limit that refuses, or else what is to be spent of each counter."""
         charged: list[tuple[Counter, PodPortion, LimitRef, int]] = []
         worst: LocalRefusal | None = None
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
@@ -104,17 +125,12 @@ class LocalLimits:
             portion = self.portion(ref, part)
             if portion is None or _exceeds_reserved_share(limit, portion, cost):
                 return LocalRefusal(ref, NO_SHARE_WAIT_S, unavailable=True)
-            counter = self._counter(ref, portion, now)
+            counter = counter_of(ref, portion, now)
             wait_s = counter.wait(portion, limit, cost, now)
             if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
                 worst = LocalRefusal(ref, wait_s)
             charged.append((counter, portion, ref, cost))
-        if worst is not None:
-            return worst
-        for counter, portion, ref, cost in charged:
-            counter.spend(portion, ref.limit, cost, now)
-        self.offline.note(demand, now)
-        return None
+        return worst or charged
 
     def charge(self, demand: Demand, now: float) -> None:
         """Spend from every limit, whatever is left of it: the work is done."""
@@ -245,21 +261,26 @@ class LocalLimits:
         return Turn(every_s, place * every_s - offset_s % every_s, min(width, 1 / 6) * every_s)
 
     def _counter(self, ref: LimitRef, portion: PodPortion, now: float) -> Counter:
+        """The counter of a limit, which is kept."""
+        known = self._counters.get(ref.key)
+        if known is None or known[0] is not ref.limit:
+            known = self._counters[ref.key] = ref.limit, self._counter_now(ref, portion, now)
+        self._counters.move_to_end(ref.key)
+        if len(self._counters) > MAX_COUNTERS:
+            self._counters.popitem(last=False)
+        return known[1]
+
+    def _counter_now(self, ref: LimitRef, portion: PodPortion, now: float) -> Counter:
+        """The counter of a limit by its rule of now: the one that is kept, or a new one."""
         limit, known = ref.limit, self._counters.get(ref.key)
         if known is None:
-            counter = KINDS[limit.algorithm]()
-            self._counters[ref.key] = (limit, counter)
-            if len(self._counters) > MAX_COUNTERS:
-                self._counters.popitem(last=False)
-            return counter
-        self._counters.move_to_end(ref.key)
+            return KINDS[limit.algorithm]()
         before, counter = known
-        if before is not limit:
-            if _rule(before) != _rule(limit):
-                entries = counter.known(before, now)
-                counter = KINDS[limit.algorithm]()
-                counter.take_over(portion, limit, sorted(entries), now)
-            self._counters[ref.key] = (limit, counter)
+        if before is limit or _rule(before) == _rule(limit):
+            return counter
+        entries = counter.known(before, now)
+        counter = KINDS[limit.algorithm]()
+        counter.take_over(portion, limit, sorted(entries), now)
         return counter
 
 

@@ -1,10 +1,11 @@
 """A state machine: requests that are decided together, by the real scripts in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 import redis
@@ -15,7 +16,7 @@ from fuseboard import composition
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.joint_admission import Wanted
 from fuseboard.batching.refusals import MEMORY_S
-from fuseboard.contract.policy import Limit, TenantRecord, Tier, Tuning
+from fuseboard.contract.policy import Limit, Policy, TenantRecord, Tier, Tuning
 from fuseboard.contract.scripts import Script, read_script
 from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, Mode
 from fuseboard.decision import Decision
@@ -98,14 +99,18 @@ class JointPod(Pod):
     """Decides requests, with the real scripts behind it."""
 
     store: LuaStore
+    #: The scripts that the last decision asked.
+    questions: list[str]
 
-    def __init__(self, client: redis.Redis, time: VirtualTime, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, client: redis.Redis, time: VirtualTime, now_us: Callable[[], int], rules: Policy = RULES
+    ) -> None:
         self.time = time
         self.loop = asyncio.SelectorEventLoop(VirtualSelector(self.missing))
         self.loop.time = time  # type: ignore[method-assign]
         self.store = LuaStore(client, now_us)
         self.counters = Counters()
-        self.configuration = configured(RULES, tenants=dict.fromkeys(TENANTS, TenantRecord(tier="free")))
+        self.configuration = configured(rules, tenants=dict.fromkeys(TENANTS, TenantRecord(tier="free")))
         self.admission = composition.compose_admission(
             configuration=self.configuration,
             counters=self.counters,
@@ -126,11 +131,30 @@ class JointPod(Pod):
         then()
 
     def admit(self, asked: Sequence["One"]) -> Decision:
-        """Decide them without Redis."""
-        question = self.admission.joint.admit([one.wanted() for one in asked])
+        """Decide them. Redis answers at once, if it is asked."""
+        return self.decided(self.admission.joint.admit, asked)[0]
+
+    def check(self, asked: Sequence["One"], copies: int = 1) -> list[Decision]:
+        """Let ``copies`` callers ask what would be decided."""
+        return self.decided(self.admission.joint.check, asked, copies)
+
+    def decided(
+        self,
+        decide: Callable[[Sequence[Wanted]], Coroutine[Any, Any, Decision]],
+        asked: Sequence["One"],
+        copies: int = 1,
+    ) -> list[Decision]:
+        wanted = [one.wanted() for one in asked]
         tasks: list[asyncio.Task[Decision]] = []
-        self.run(lambda: tasks.append(self.loop.create_task(question)))
-        return tasks[0].result()
+        self.run(lambda: tasks.extend(self.loop.create_task(decide(wanted)) for _ in range(copies)))
+        self.questions = [asked.script.name for asked in self.store.asked]
+        self.answer_all()
+        return [task.result() for task in tasks]
+
+    def memory(self) -> object:
+        """The refusals that the pod remembers."""
+        refusals = self.admission.joint.requests.settlements.refusals
+        return {key: len(demands) for key, demands in refusals.by_counter.items()}
 
     def settled(self) -> None:
         """Whatever was corrected has arrived."""
@@ -205,6 +229,7 @@ def joint_machine(client: redis.Redis) -> type[RuleBasedStateMachine]:
     - What is refused charges nothing, and what is allowed charges exactly its costs.
     - Each part says what its limits have left, and which of them has too little.
     - What is given back, settled or finished changes exactly the counters that were charged.
+    - A check says exactly what would be decided now, and changes nothing.
     """
 
     class JointMachine(RuleBasedStateMachine):
@@ -251,14 +276,25 @@ def joint_machine(client: redis.Redis) -> type[RuleBasedStateMachine]:
             leave=st.integers(0, 7),
             late=st.booleans(),
             again=st.booleans(),
+            checks=st.integers(0, 3),
         )
         def ask(
-            self, which: int, asked: tuple[One, ...], copies: int, leave: int, *, late: bool, again: bool
+            self,
+            which: int,
+            asked: tuple[One, ...],
+            copies: int,
+            leave: int,
+            *,
+            late: bool,
+            again: bool,
+            checks: int,
         ) -> None:
             """``copies`` ask in one tick; the bits of ``leave`` are those who do not wait for the answer, or
-            not until they could read it. ``again``: a refusal is asked for again, at once.
+            not until they could read it. ``again``: a refusal is asked for again, at once. ``checks`` ask
+            before whether it would be allowed.
             """
             pod, costs = self.pods[which], summed(asked)
+            expected = self.check(which, asked, checks) if checks else None
             wanted = [one.wanted() for one in asked]
             domain = pod.admission.joint.requests.domains.of_everybody
             assert domain is not None
@@ -270,6 +306,7 @@ def joint_machine(client: redis.Redis) -> type[RuleBasedStateMachine]:
                 )
             )
             questions = [asked.script.name for asked in pod.store.asked]
+            assert expected is None or (expected.allowed is bool(questions and self.has_room(costs)))
             if not questions:
                 self.check_memory(which, asked, costs, [task.result() for task in tasks])
                 return
@@ -301,7 +338,27 @@ def joint_machine(client: redis.Redis) -> type[RuleBasedStateMachine]:
             for each in unused:
                 self.give_back(each)
             if refused and again:
-                self.ask(which, asked, 1, 0, late=False, again=False)
+                self.ask(which, asked, 1, 0, late=False, again=False, checks=2)
+
+        def check(self, which: int, asked: tuple[One, ...], copies: int) -> Decision:
+            """Check in one tick, and compare with the counters. Nothing changes, here or in Redis."""
+            pod, costs = self.pods[which], summed(asked)
+            before = self.stored(), pod.memory()
+            decisions = pod.check(asked, copies)
+            assert (self.stored(), pod.memory()) == before
+            for decision in decisions:
+                assert not decision.charges
+                if not pod.questions:
+                    self.check_memory(which, asked, costs, [decision])
+                    continue
+                assert pod.questions == ["admit"], "all share one question"
+                assert decision.allowed is self.has_room(costs)
+                self.check_parts(decision, asked, costs)
+            return decisions[0]
+
+        def stored(self) -> dict[bytes, bytes | None]:
+            keys = sorted(client.keys(b"fb1:*"))
+            return {key: client.dump(key) for key in keys if not key.endswith(b":incarnation")}
 
         def check_memory(
             self, which: int, asked: tuple[One, ...], costs: dict[Counter, int], decisions: list[Decision]
