@@ -28,6 +28,7 @@ STAY: dict[str, str] = {
     "controlplane/api/examples/configuration_out.json": "examples",
     "dashboard/words/labels.py": "only a bucket has a burst",
     "controlplane/api/examples/limits.json": "examples",
+    "tools/demo/story/sidecar.py": "one limit of the demo",
     "tools/demo/seed.py": "a budget has a calendar period, which only fixed windows have",
     "controlplane/policies/template_starts.py": "values to start from, for the usual limits",
     "controlplane/weekly/summarize.py": "asks only whether hours show what a window of the limit needs",
