@@ -177,8 +177,8 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     published policy may wait. The agent then decides single calls by itself, and a test that expects exact
     numbers or a shared decision fails, or passes by chance. Tests of the deadline use other values.
 
-    Locks, idempotency keys and backlogs wait as long. Tests of their deadline have the fixture
-    ``usual_answers``.
+    Threads that wait for their agent, and reads of the configuration, wait as long. So do locks, idempotency
+    keys and backlogs: tests of their deadline have the fixture ``usual_answers``.
     """
     # Here, not above: Django must be ready first.
     from fuseboard.configuration.current_configuration import Configuration
@@ -186,6 +186,8 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Configuration, "apply", patiently(Configuration.apply))
     store_waits(monkeypatch)
+    for name in ("agent_api.threads.LATE_S", "configuration.redis_source.IO_TIMEOUT_S"):
+        monkeypatch.setattr(f"fuseboard.{name}", PATIENCE_US / 1e6)
     primitives_wait(monkeypatch, PATIENCE_US / 1e6)
 
 

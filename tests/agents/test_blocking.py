@@ -19,13 +19,14 @@ import redis
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard import AgentSettings, Misconfigured, Mode, Reason, Refused, blocking
+from fuseboard.agent_api import threads
 from fuseboard.agent_api.threads import submit
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from tests.agents.gateways import gateway_running
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, PATIENT, POLICY
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 FIFTY = Limit(
     name="requests",
@@ -157,23 +158,25 @@ def test_an_answer_that_is_not_received_is_undone(agent: blocking.Agent):
     assert wait_until(lambda: undone) == ["answer"]
 
 
-def test_a_frozen_redis_blocks_no_thread(tmp_path: Path, valkey: Valkey):
+def test_a_frozen_redis_blocks_no_thread(tmp_path: Path, valkey: Valkey, monkeypatch: pytest.MonkeyPatch):
     with redis.Redis.from_url(valkey.url) as client:
         publish(client, RULES, revision=3)
     with blocking.Agent(settings=AgentSettings(redis_url=valkey.url, server="s", state_dir=None)) as agent:
         agent.admit_request("acme")
+        monkeypatch.setattr(threads, "LATE_S", 1.0)
         valkey.process.send_signal(signal.SIGSTOP)
         try:
             began = time.monotonic()
             assert agent.admit_request("acme").allowed
             with agent.call("payments"):
                 pass
-            assert time.monotonic() - began < 5  # without a deadline it would be for ever
+            assert time.monotonic() - began < PATIENCE_S  # without a deadline it would be for ever
         finally:
             valkey.process.send_signal(signal.SIGCONT)
 
 
-def test_a_loop_that_hangs_blocks_no_thread(agent: blocking.Agent):
+def test_a_loop_that_hangs_blocks_no_thread(agent: blocking.Agent, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads, "LATE_S", 1.0)
     hanging = threading.Event()
     agent._started().loop.call_soon_threadsafe(hanging.wait, 10)
     began = time.monotonic()

@@ -67,6 +67,7 @@ def environment(
         "explain.explain_call.CONNECT_S",
     ):
         monkeypatch.setattr(f"fuseboard.{timeout}", PATIENCE_US / 1e6)
+    monkeypatch.setattr("fuseboard.explain.dry_run.DEADLINE_US", PATIENCE_US)
     return monkeypatch
 
 
