@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from fleet_rows import breaker, put_server
+from fleet_rows import breaker, put_new_servers
 from shown import text_of
 
 from controlplane.status import read_facts
@@ -78,10 +78,9 @@ def test_without_postgres_the_rest_of_the_page_stays(
 def test_a_thousand_pods_make_no_long_page_and_those_that_differ_come_first(
     production: str, log_in: Any
 ) -> None:
-    for number in range(60):
-        put_server(f"odd-{number:03}", breakers=[breaker("payments-api", "open", local=True)])
-    for number in range(1000):
-        put_server(f"same-{number:04}", breakers=[breaker("payments-api")])
+    odd, same = (f"odd-{number:03}" for number in range(60)), (f"same-{number:04}" for number in range(1000))
+    put_new_servers(odd, breakers=[breaker("payments-api", "open", local=True)])
+    put_new_servers(same, breakers=[breaker("payments-api")])
     html = page(log_in)
     text = text_of(html)
     assert html.count('href="/servers/odd-') == MAX_DIFFERING
