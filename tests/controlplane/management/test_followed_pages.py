@@ -95,6 +95,8 @@ class Reader:
         #: What pip needs here to find its index: settings of this machine, which are none of the page's.
         here = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self._here = here | {"PIP_CONSTRAINT": str(constraints), "PATH": self.environment["PATH"]}
+        # A false value chooses --no-compile. An application then compiles what it imports, and no more.
+        self._here["PIP_NO_COMPILE"] = "0"
         probe = ["pip", "download", "--quiet", "--no-deps", "--retries", "1", "--timeout", "30", "msgspec"]
         found = subprocess.run(
             [venv / "bin" / probe[0], *probe[1:]],
@@ -231,8 +233,9 @@ def need_curl() -> None:
 
 
 def split_install(script: str) -> tuple[str, str]:
-    """The installation command of a block, and the rest."""
-    install, rest = script.split("\n", 1)
+    """The installation command of a block, without its comment, and the rest."""
+    line, rest = script.split("\n", 1)
+    install = line.partition(" #")[0].rstrip()
     assert install.startswith("pip install ")
     return install, rest
 
