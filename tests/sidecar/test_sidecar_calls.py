@@ -389,6 +389,22 @@ class TestRequests:
             assert (refused["status"], refused["reason"], refused["rule"]) == (429, "quota", "requests")
             assert refused["problem"]["violated-policies"] == ["requests"]
 
+    async def test_a_check_says_what_would_be_decided_and_charges_nothing(self, beside: Beside) -> None:
+        async with beside(policy(quotas=(TWO,))) as client:
+            for _ in range(3):
+                found = await client.post("/v1/check", {"tenant": "acme"})
+                assert (found["would"], found["left"][0]["remaining"], found["revision"]) == ("allowed", 2, 7)
+            assert client.agent.counters.requests == 0
+            assert (await client.post("/v1/check", {"tenant": "acme", "cost": 3}))["would"] == "refused"
+            for _ in range(2):
+                assert (await client.request())["allowed"] is True
+            found = await client.post("/v1/check", {"tenant": "acme"})
+            assert (found["would"], found["reason"], found["rule"]) == ("refused", "quota", "requests")
+            assert found["retry_after_ms"] > 0
+            assert (await client.post("/v1/check", {"tenant": "late-payer"}))["reason"] == "suspended"
+            answer = await client.http.post("/v1/check", json={})
+            assert (answer.status_code, "pass a subject" in answer.json()["detail"]) == (400, True)
+
     async def test_a_suspended_tenant_gets_403(self, beside: Beside) -> None:
         async with beside(policy()) as client:
             refused = await client.request("late-payer")

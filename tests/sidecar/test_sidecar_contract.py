@@ -26,15 +26,18 @@ from fuseboard.contract.sidecar import (
     AllowedCall,
     AllowedRequest,
     AskCall,
+    AskCheck,
     AskedSubject,
     AskExplanation,
     AskRequest,
     CallError,
+    Checked,
     DependencyState,
     ExplainedDecision,
     Finish,
     GiveBack,
     InvalidReport,
+    LimitLeft,
     Problem,
     RefusedAnswer,
     Report,
@@ -63,6 +66,9 @@ ASKED: dict[str, Any] = {
         reports=(Report(permit="p1", status=200, elapsed_ms=12.5),),
     ),
     "ask_call.smallest.json": AskCall(dependency="payments"),
+    "ask_check.json": AskCheck(
+        tenant="acme", subject=AskedSubject(ip="203.0.113.7"), cost=2, costs={"tokens": 900}
+    ),
     "ask_explanation.json": AskExplanation(
         dependency="payments",
         tenant="acme",
@@ -109,6 +115,15 @@ ANSWERED: dict[str, msgspec.Struct] = {
         permit="p1", first_part_ms=20_000, between_parts_ms=7_000, expires_ms=600_000, revision=42
     ),
     "allowed_request.json": AllowedRequest(hold="h1", headers={"ratelimit": '"requests";r=1'}, revision=42),
+    "checked.json": Checked(
+        would="refused",
+        reason=Reason.QUOTA,
+        rule="requests",
+        retry_after_ms=1_234,
+        left=(LimitLeft(name="requests", limit=60, remaining=0, window_ms=60_000),),
+        mode=Mode.SHARED,
+        revision=42,
+    ),
     "dependency_state.json": DependencyState(
         name="payments",
         state=BreakerState.OPEN,

@@ -29,11 +29,15 @@ def samples() -> tuple[list[tuple[str, str]], list[Any]]:
 
 
 async def test_the_samples_of_the_page_run(beside: Beside) -> None:
-    ((calls, call), (reports, report), (explains, explained)), (allowed, accepted, refused) = samples()
+    ((calls, call), (reports, report), (explains, explained)), (allowed, accepted, refused, checked) = (
+        samples()
+    )
     options = Options(listen=("127.0.0.1", 0), token=TokenSource("secret", None))
     async with beside(POLICY, options) as client:
         client.http.headers["authorization"] = "Bearer secret"
         assert (await client.post(explains, json.loads(explained))).keys() == {"text", "explanation"}
+        found = await client.post("/v1/check", {"tenant": "acme"})
+        assert found | {"revision": checked["revision"]} == checked
         answer = await client.post(calls, json.loads(call))
         assert answer.keys() == allowed.keys()
         assert answer["timeout_ms"] == allowed["timeout_ms"]
@@ -64,6 +68,7 @@ def test_the_page_has_every_path() -> None:
         (contract.REQUESTS_PATH, contract.AskRequest),
         (contract.FINISH_PATH, contract.Finish),
         (contract.GIVE_BACK_PATH, contract.GiveBack),
+        (contract.CHECK_PATH, contract.AskCheck),
         (contract.EXPLAIN_PATH, contract.AskExplanation),
         (contract.DEPENDENCIES_PATH, contract.DependencyState),
     ],

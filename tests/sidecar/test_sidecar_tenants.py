@@ -35,11 +35,12 @@ async def test_a_tenant_of_another_pattern_is_refused_and_nothing_is_asked(
         for path, members in (
             ("/v1/requests", {"tenant": "acme"}),
             ("/v1/calls", {"tenant": "acme", "dependency": "payments"}),
+            ("/v1/check", {"tenant": "acme"}),
             ("/v1/explain", {"tenant": "acme"}),
         ):
             answer = await asked(client, path, **members)
             assert (answer.status_code, answer.json()["type"]) == (403, "urn:fuseboard:sidecar:tenant")
-        assert client.sidecar.foreign == 3
+        assert client.sidecar.foreign == 4
         assert client.agent.counters.requests == 0
         assert {key for key in limits.scan_iter() if b"quota" in key or b"vendor" in key} <= before
         for tenant in ("big", "eu-shop"):

@@ -5,7 +5,7 @@ gain members.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
@@ -28,6 +28,7 @@ CALLS_PATH = "/v1/calls"
 REPORTS_PATH = "/v1/reports"
 FINISH_PATH = "/v1/finish"
 GIVE_BACK_PATH = "/v1/give-back"
+CHECK_PATH = "/v1/check"
 EXPLAIN_PATH = "/v1/explain"
 DEPENDENCIES_PATH = "/v1/dependencies"
 
@@ -144,6 +145,16 @@ class GiveBack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("Expected one of `permit` and `hold`")
 
 
+class AskCheck(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request that is not made: what would be decided?"""
+
+    #: See ``AskRequest``.
+    tenant: str | None = None
+    subject: AskedSubject | None = None
+    cost: Cost = 1
+    costs: Amounts = {}
+
+
 class AskExplanation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request, or with ``dependency`` a call, which is explained and not made."""
 
@@ -216,6 +227,31 @@ class Accepted(Struct, frozen=True, kw_only=True):
     invalid: tuple[InvalidReport, ...] = ()
 
 
+class LimitLeft(Struct, frozen=True, kw_only=True):
+    """A limit that applies to the request."""
+
+    name: str
+    limit: int
+    #: ``null`` if it is not known, such as without Redis.
+    remaining: int | None
+    #: The length of its window; of a limit of requests at once, when a forgotten slot is free again.
+    window_ms: int
+    #: The cost that it counts.
+    measure: str = "calls"
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """The decision that the request would get now. Another caller may be faster."""
+
+    would: Literal["allowed", "refused"]
+    reason: Reason | None = None
+    rule: str = ""
+    retry_after_ms: int = 0
+    left: tuple[LimitLeft, ...] = ()
+    mode: Mode = Mode.SHARED
+    revision: int = 0
+
+
 class DependencyState(Struct, frozen=True, kw_only=True):
     """A dependency as this sidecar knows it."""
 
@@ -253,6 +289,7 @@ OPERATIONS: dict[str, tuple[Any, tuple[type[Struct], ...]]] = {
     REPORTS_PATH: (Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_REPORTS)], (Accepted,)),
     FINISH_PATH: (Finish, (Accepted,)),
     GIVE_BACK_PATH: (GiveBack, (Accepted,)),
+    CHECK_PATH: (AskCheck, (Checked,)),
     EXPLAIN_PATH: (AskExplanation, (ExplainedDecision,)),
 }
 #: The body of an answer with 200 to GET.

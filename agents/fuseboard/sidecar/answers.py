@@ -9,7 +9,15 @@ from time import monotonic
 
 import msgspec
 
-from fuseboard.contract.sidecar import AllowedCall, AllowedRequest, DependencyState, Problem, RefusedAnswer
+from fuseboard.contract.sidecar import (
+    AllowedCall,
+    AllowedRequest,
+    Checked,
+    DependencyState,
+    LimitLeft,
+    Problem,
+    RefusedAnswer,
+)
 from fuseboard.decision import Decision, Permit
 from fuseboard.integrations.problem import limit_headers, refusal
 from fuseboard.serving.exchange import Answer
@@ -76,6 +84,30 @@ def longest_s(permit: Permit) -> float | None:
     if permit.parts is None:
         return permit.timeout_s
     return None if permit.until is None else max(permit.until - monotonic(), 0.001)
+
+
+def checked(decision: Decision) -> Answer:
+    left = [
+        LimitLeft(
+            name=limit.name,
+            limit=limit.limit,
+            remaining=limit.remaining,
+            window_ms=limit.window_ms,
+            measure=limit.measure,
+        )
+        for limit in decision.limits
+    ]
+    return json_answer(
+        Checked(
+            would="allowed" if decision.allowed else "refused",
+            reason=decision.reason,
+            rule=decision.rule,
+            retry_after_ms=decision.retry_after_ms,
+            left=tuple(left),
+            mode=decision.mode,
+            revision=decision.revision,
+        )
+    )
 
 
 def _ms(seconds: float | None) -> int | None:

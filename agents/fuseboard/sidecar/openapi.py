@@ -18,6 +18,7 @@ _SUMMARIES = {
     contract.REPORTS_PATH: "Take reports of how calls ended.",
     contract.FINISH_PATH: "Free the slots of a request that has ended, and settle its costs.",
     contract.GIVE_BACK_PATH: "Refund a call that was not made, or a request that was not served.",
+    contract.CHECK_PATH: "Say what would be decided of a request, and charge nothing.",
     contract.EXPLAIN_PATH: "Explain the next decision of a call or a request, and charge nothing.",
     contract.DEPENDENCIES_PATH: "List the dependencies and their breakers, from memory.",
 }

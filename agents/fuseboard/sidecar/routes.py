@@ -15,6 +15,7 @@ from fuseboard.contract import sidecar as contract
 from fuseboard.contract.sidecar import (
     Accepted,
     AskCall,
+    AskCheck,
     AskedSubject,
     AskExplanation,
     AskRequest,
@@ -32,7 +33,7 @@ from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.operators import Operators
 from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import Reports
-from fuseboard.subject import NO_SUBJECT, Subject
+from fuseboard.subject import NO_SUBJECT, Ask, Subject
 
 logger = logging.getLogger("fuseboard.sidecar")
 
@@ -98,6 +99,7 @@ class Sidecar:
         }
         routes: dict[str, Callable[[Any, Request], _Answering]] = {
             contract.CALLS_PATH: self._call,
+            contract.CHECK_PATH: self._check,
             contract.EXPLAIN_PATH: self._explain,
             contract.FINISH_PATH: self._finish,
             contract.GIVE_BACK_PATH: self._give_back,
@@ -155,6 +157,19 @@ class Sidecar:
 
     def _request(self, asked: AskRequest, request: Request) -> _Answering:
         return self._refuse_tenant(asked.tenant) or self._admit(self._admit_request(asked), request)
+
+    def _check(self, asked: AskCheck, request: Request) -> _Answering:
+        return self._refuse_tenant(asked.tenant) or self._admit(self._checked(asked), request)
+
+    async def _checked(self, asked: AskCheck) -> Answer:
+        ask = Ask(
+            tenant=asked.tenant,
+            cost=asked.cost,
+            costs=asked.costs or None,
+            subject=_subject_of(asked.subject),
+        )
+        (part,) = (await self._agent.check_together([ask])).parts
+        return answers.checked(part)
 
     def _refuse_tenant(self, tenant: str | None) -> Answer | None:
         """The answer about a tenant that the application may not use. Callers without a tenant use none."""
