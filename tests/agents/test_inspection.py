@@ -2,6 +2,7 @@
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.server_clock import ServerClock
@@ -13,12 +14,16 @@ from fuseboard.explain.found_configuration import FoundConfiguration
 from fuseboard.store import open_store
 from fuseboard.store.single_store import SingleStore
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
-from tests.agents.servers import POLICY, TENANTS, Server, running
+from tests.agents.servers import POLICY, REQUESTS, TENANTS, Server, configured, running
 from tests.waiting import PATIENCE_S, eventually
+
+#: One call more per minute: no pause of the machine makes room.
+SLOW = replace(REQUESTS, window_ms=3_600_000)
 
 
 async def test_the_expected_decision_is_the_next_one(limits: redis.Redis, redis_url: str):
-    async with running(redis_url) as server:
+    slow = replace(POLICY, tiers=(replace(POLICY.tiers[0], quotas=(SLOW,)), POLICY.tiers[1]))
+    async with running(redis_url, configuration=configured(slow)) as server:
         inside = server.admission.inspect()
         for left in range(20, 0, -1):
             expected = await inside.request("acme", ONE_CALL, NO_SUBJECT)
@@ -43,7 +48,8 @@ async def test_an_open_breaker_is_expected_to_refuse(limits: redis.Redis, redis_
 
 async def test_a_look_inside_changes_nothing(limits: redis.Redis, redis_url: str):
     async with running(redis_url) as server:
-        await server.admission.admit_request("acme")
+        # The key of a bucket ends when it is full again: after 1 s for each call.
+        await server.admission.admit_request("acme", 20)
         before = state(limits, server)
         for _ in range(3):
             await server.admission.inspect().request("acme", ONE_CALL, NO_SUBJECT)

@@ -37,8 +37,11 @@ QUICK = BreakerPolicy(
 POLICY = with_breaker(QUICK)
 
 
-async def opened(server: Server) -> None:
+async def opened(server: Server, limits: redis.Redis) -> None:
+    """Also in Redis: the pod's own breaker opens first, and its probes have no lease there."""
     report(server, [await server.admission.admit_call("payments") for _ in range(2)], Outcome.FAILURE)
+    key = keys.breaker("production", "payments")
+    await eventually(lambda: (limits.get(key) or b"").startswith(b"open"))
     await eventually(lambda: state(server) is BreakerState.OPEN)
 
 
@@ -58,7 +61,7 @@ async def outlive_their_leases(limits: redis.Redis, *permits: Permit) -> None:
 
 async def test_good_calls_that_are_longer_than_a_lease_close_the_breaker(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(POLICY)) as server:
-        await opened(server)
+        await opened(server, limits)
         probes = [await admitted(server), await admitted(server)]
         await outlive_their_leases(limits, *probes)
         # Their places are taken while they run.
@@ -70,7 +73,7 @@ async def test_good_calls_that_are_longer_than_a_lease_close_the_breaker(limits:
 
 async def test_a_vendor_that_hangs_opens_it_again_for_longer_each_time(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(POLICY)) as server:
-        await opened(server)
+        await opened(server, limits)
         lengths = []
         for _ in range(3):
             probe = await admitted(server)
@@ -87,7 +90,7 @@ async def test_a_pod_that_ends_and_a_permit_that_is_forgotten_free_their_places(
 ):
     async with running(redis_url, "web-2", configured(POLICY)) as other:
         async with running(redis_url, "web-1", configured(POLICY)) as dying:
-            await opened(dying)
+            await opened(dying, limits)
             kept = await admitted(dying)
             forgotten = await admitted(dying)
             await outlive_their_leases(limits, kept, forgotten)
@@ -101,7 +104,8 @@ async def test_a_pod_that_ends_and_a_permit_that_is_forgotten_free_their_places(
 
 async def test_without_redis_the_one_probe_keeps_its_place_while_it_runs(valkey: Valkey):
     async with running(valkey.url, configuration=configured(POLICY)) as server:
-        await opened(server)
+        with redis.Redis.from_url(valkey.url) as client:
+            await opened(server, client)
         valkey.stop()
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
         probe = await admitted(server)
