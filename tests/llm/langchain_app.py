@@ -1,7 +1,7 @@
 """A service that asks a model with LangChain: whole answers and streams, in coroutines and in threads."""
 
 import asyncio
-import sys
+import os
 
 import httpx2
 from langchain_openai import ChatOpenAI
@@ -35,5 +35,5 @@ def ask_in_a_thread(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(ask(sys.argv[1]))
-    ask_in_a_thread(sys.argv[1])
+    asyncio.run(ask(os.environ["OPENAI_BASE_URL"]))
+    ask_in_a_thread(os.environ["OPENAI_BASE_URL"])
