@@ -40,8 +40,18 @@ class Figures:
 
     @property
     def typical_ms(self) -> float:
-        """The mean over all responses."""
-        return sum(account.total_ms for account in self.pods.values()) / max(1, self.answered)
+        """The mean over all responses but those to receipts."""
+        receipts = sum(account.receipts for account in self.pods.values())
+        return sum(account.total_ms for account in self.pods.values()) / max(1, self.answered - receipts)
+
+    def delays(self, calm: "Figures") -> str:
+        """What an outage added to calls. ``calm`` are the figures before it."""
+        receipt_ms = max(account.slowest_receipt_ms for account in self.pods.values())
+        return (
+            f"longest added delay {max(0.0, self.slowest_ms - calm.typical_ms):.0f} ms (slowest call before"
+            f" {calm.slowest_ms:.0f} ms); submits of receipts, which wait for the answer of Redis, took up to"
+            f" {receipt_ms:.0f} ms"
+        )
 
     def trouble(self) -> str:
         """What no caller should see: calls without a response, statuses other than 200 and 429."""

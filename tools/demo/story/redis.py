@@ -31,9 +31,8 @@ def redis_killed(chapter: Chapter) -> str:
     if trouble := figures.trouble() or ", ".join(watch.errors[:1]):
         raise CheckFailed(trouble)
     return (
-        f"{figures.answered} calls answered meanwhile, none failed; longest added delay "
-        f"{max(0.0, figures.slowest_ms - calm.typical_ms):.0f} ms (slowest call before the kill "
-        f"{calm.slowest_ms:.0f} ms); all pods local after {slowest(times)}; "
+        f"{figures.answered} calls answered meanwhile, none failed; {figures.delays(calm)};"
+        f" all pods local after {slowest(times)}; "
         f"the dashboard lists 3 servers on local fallback after {listed_ms:.0f} ms"
     )
 

@@ -54,10 +54,8 @@ def redis_frozen(chapter: Chapter) -> str:
     if trouble := figures.trouble() or ", ".join(watch.errors[:1]):
         raise CheckFailed(trouble)
     return (
-        f"{figures.answered} calls answered meanwhile, none failed; longest added delay "
-        f"{max(0.0, figures.slowest_ms - calm.typical_ms):.0f} ms (slowest call before "
-        f"{calm.slowest_ms:.0f} ms); all pods local after {slowest(times)}, shared {slowest(shared)} "
-        "after it resumed"
+        f"{figures.answered} calls answered meanwhile, none failed; {figures.delays(calm)};"
+        f" all pods local after {slowest(times)}, shared {slowest(shared)} after it resumed"
     )
 
 
