@@ -16,6 +16,9 @@ from django.db.models import Model, QuerySet
 
 from fuseboard.contract.portable import Portable
 
+#: The text where an edit has waited for the lock of another one for too long.
+OTHERS_EDIT = "Another edit of the same things is in progress. Try again in a few seconds."
+
 
 class EditError(Portable, Exception):
     """The edit was refused; nothing changed."""

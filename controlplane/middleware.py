@@ -13,6 +13,9 @@ from django.shortcuts import render
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from whitenoise.responders import StaticFile  # type: ignore[import-untyped]
 
+from controlplane.errors import OTHERS_EDIT
+from controlplane.postgres import others_hold_lock
+
 log = structlog.get_logger(__name__)
 
 
@@ -41,7 +44,10 @@ class CommonExceptProbes(CommonMiddleware):
 
 
 class StoreErrors:
-    """Turns a lost Postgres into a 503 that names the cause, and keeps pages out of shared caches."""
+    """Turns a lost Postgres into a 503 that names the cause, and keeps pages out of shared caches.
+
+    An edit that waits for another one for too long is a 409: Postgres is not lost.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -55,6 +61,11 @@ class StoreErrors:
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if not isinstance(exception, OperationalError | InterfaceError):
             return None
+        if request.method == "POST" and others_hold_lock(exception):
+            log.warning("edit.waited_for_another", path=request.path)
+            response = render(request, "409.html", {"said": OTHERS_EDIT}, status=409)
+            response.headers["Retry-After"] = "1"
+            return response
         log.error("database.unavailable", path=request.path, error=str(exception).splitlines()[0])
         response = render(request, "503.html", status=503)
         response.headers["Retry-After"] = "5"

@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg.conninfo import make_conninfo
+from psycopg.errors import LockNotAvailable
 
 from controlplane.database_url import TIMEOUTS, as_options
 from controlplane.installation import COMMAND
@@ -73,6 +74,11 @@ def transaction_lock(name: str, key: str = "", *, wait: bool = True) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {function}({', '.join(['hashtext(%s)'] * len(keys))})", keys)
         return wait or cursor.fetchone() == (True,)
+
+
+def others_hold_lock(error: BaseException) -> bool:
+    """Whether a statement has waited for too long for the lock of another transaction."""
+    return isinstance(error.__cause__, LockNotAvailable)
 
 
 def check_timeouts(connection: BaseDatabaseWrapper, **_: Any) -> None:

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from controlplane.editing import edits
+from controlplane.errors import OTHERS_EDIT
+from tests.controlplane.repricing.books import WHY, someone_corrects
 from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,3 +35,14 @@ def test_the_form_says_what_each_field_is_for_and_leads_back(log_in: Any, produc
     for gone in ("a/b", "no such"):
         html = client.get("/limits/clear", {"budget": gone, "dependency": gone}).content.decode()
         assert '<a class="btn big" href="/limits">Discard</a>' in html, gone
+
+
+def test_a_clear_that_waits_for_another_edit_is_refused_in_words(log_in: Any, production: str) -> None:
+    """It was the page of a Postgres that is lost, and not known whether the counter was cleared."""
+    owner = {"dependency": "payments-api"}
+    edits.set_budget(budget="calls", amount=5, period="day", expected_version=0, **owner, **WHY)
+    client = log_in("olga")
+    with someone_corrects():
+        answer = client.post("/limits/clear", {"budget": "calls", "reason": "ticket 4711"})
+    assert answer.status_code == 409
+    assert OTHERS_EDIT in text_of(answer.content.decode())

@@ -17,7 +17,6 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
 from ninja.errors import HttpError
-from psycopg.errors import LockNotAvailable
 from pydantic import BaseModel
 
 from controlplane.api.http.auth import caller_of
@@ -26,6 +25,7 @@ from controlplane.api.models import KEPT_FOR, KeptReply
 from controlplane.api.schemas.proposals import accepted
 from controlplane.approvals.models import ChangeRequest
 from controlplane.approvals.proposals import Proposed
+from controlplane.postgres import others_hold_lock
 
 #: Visible ASCII without commas: two headers of one name arrive as one with a comma.
 _KEY = re.compile(r"[!-+\--~]{1,200}")
@@ -121,7 +121,7 @@ def _claim(caller: str, key: str, fingerprints: tuple[str, ...]) -> tuple[KeptRe
             )
             mine = cursor.rowcount == 1
     except OperationalError as error:
-        if isinstance(error.__cause__, LockNotAvailable):
+        if others_hold_lock(error):
             raise InProgress from error
         raise
     kept = KeptReply.objects.get(caller=caller, key=key)

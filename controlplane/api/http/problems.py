@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
@@ -13,8 +14,9 @@ from controlplane.accounts.owned_tokens import TokenEnded, TokenUser
 from controlplane.api.http.idempotency import InProgress, Reused
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent
-from controlplane.errors import EditConflict, EditsFrozen, InvalidEdit, NameTaken, NotFound
+from controlplane.errors import OTHERS_EDIT, EditConflict, EditsFrozen, InvalidEdit, NameTaken, NotFound
 from controlplane.one_at_a_time import StillRunning
+from controlplane.postgres import others_hold_lock
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import FOR_S, TooManyTries
 
@@ -78,6 +80,7 @@ def install(api: NinjaAPI) -> None:
         api.add_exception_handler(error, lambda request, exception: answer(exception))
 
     api.add_exception_handler(AuthorizationError, lambda request, _: _forbidden(request))
+    api.add_exception_handler(OperationalError, _store_error)
 
     handle(PermissionDenied, lambda e: problem(403, str(e)))
     handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
@@ -105,6 +108,13 @@ _STILL_RUNNING = (
     " Send this one after its answer."
 )
 _IN_PROGRESS = "A request with this Idempotency-Key is still in progress. Send it again later."
+
+
+def _store_error(request: HttpRequest, error: Any) -> HttpResponse:
+    """Answer an edit that waits for another one for too long. ``StoreErrors`` answers everything else."""
+    if request.method in _READS or not others_hold_lock(error):
+        raise error
+    return _retry_after(problem(409, OTHERS_EDIT, kind="others-edit"), 1)
 
 
 def _forbidden(request: HttpRequest) -> HttpResponse:

@@ -1,11 +1,13 @@
 """An environment whose calls are in the ledger and in budgets, and what is in both."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pgtrigger
+import psycopg
 import redis
 from django.db import connection
 from django.utils import timezone
@@ -18,10 +20,12 @@ from controlplane.repair.budgets import restore_all
 from controlplane.repricing.reprice import Repriced, reprice_calls
 from controlplane.spending.models import Budget
 from controlplane.usage.budget_counters import shared_counters, tier_counters
+from controlplane.usage.models import CORRECTIONS_LOCK
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 from tests.controlplane.ledger.ledger_rows import today
+from tests.controlplane.web_process import database_url
 from tests.people import ADA
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "The price list was misread", "actor": ADA}
@@ -152,3 +156,18 @@ def someone_waits() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])
+
+
+@contextmanager
+def someone_corrects() -> Iterator[None]:
+    """Another session has the lock of corrections, and this one waits for it for 0.1 s."""
+    with psycopg.connect(database_url()) as other:
+        lock = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext('production'))"
+        other.execute(lock, [CORRECTIONS_LOCK])
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '100ms'")
+        try:
+            yield
+        finally:
+            # The next one has the usual time.
+            connection.close()

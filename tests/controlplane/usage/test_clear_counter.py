@@ -8,13 +8,14 @@ import redis
 
 from controlplane.audit.models import Entry as Entry
 from controlplane.editing import edits
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import OTHERS_EDIT, InvalidEdit, NotFound
 from controlplane.usage.clear_counter import clear_counter
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tier
 from fuseboard.subject import Subject
 from tests.agents.servers import POLICY, REQUESTS, Server, configured, running
-from tests.controlplane.calling import API
+from tests.controlplane.calling import API, problem
+from tests.controlplane.repricing.books import someone_corrects
 from tests.waiting import eventually
 
 WHY = {"environment": "production", "reason": "ticket 4711"}
@@ -166,3 +167,17 @@ async def test_a_refused_tenant_passes_again(limits: redis.Redis, redis_url: str
             pass
         limits.delete(keys.tenant_quota("production", "acme", "requests"))
         await eventually(passes)
+
+
+def test_the_api_refuses_a_clear_that_waits_for_another_edit(call: Any, clear: Any, ada: Any) -> None:
+    edits.set_account(**WHY, actor=ada, account="main", pools=["openai"], expected_version=0)
+    amount: dict[str, Any] = {"amount": 5, "period": "day", "expected_version": 0}
+    edits.set_budget(**WHY, actor=ada, budget="main-day", account="main", **amount)
+    with someone_corrects():
+        answer = call(
+            "admin", "POST", f"{API}/counters/clear", {"budget": "main-day", "reason": "ticket 4711"}
+        )
+    document = problem(answer, 409)
+    assert (document["type"], document["detail"]) == ("urn:fuseboard:problem:others-edit", OTHERS_EDIT)
+    assert answer["Retry-After"] == "1"
+    assert not Entry.objects.filter(action="counter.cleared").exists()
