@@ -41,8 +41,8 @@ def test_the_samples_of_the_page_run(limits_yaml: Path, capsys: pytest.CaptureFi
 
 def test_check_prints_json(limits_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envoy", "check", "limits.yaml", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["domain"] == "edge"
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["file"], found["domain"]) == ("limits.yaml", "edge")
     assert found["rules"][1]["rule"] == ["tenant", "remote_address"]
     assert found["rules"][1]["line"] == 6
     assert found["notes"] == []
@@ -64,6 +64,21 @@ def test_problems_have_the_line_of_the_file(limits_yaml: Path, capsys: pytest.Ca
         printed = capsys.readouterr()
         assert printed.out == ""
         assert printed.err.startswith("limits.yaml:4: quota_mode is not supported")
+
+
+def test_files_are_checked_together(limits_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.yaml").write_text("domain: other\n")
+    assert main(["envoy", "check", "limits.yaml", "other.yaml"]) == 0
+    assert "other.yaml: domain other, 0 rules\n" in capsys.readouterr().out
+    Path("wrong.yaml").write_text("{}")
+    Path("copy.yaml").write_text("# the same domain\n" + FILE)
+    assert main(["envoy", "check", "limits.yaml", "wrong.yaml", "copy.yaml", "other.yaml"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "wrong.yaml:1: Enter the name of the domain.",
+        "copy.yaml:2: The domain edge is also in limits.yaml.",
+    ]
+    assert "other.yaml: domain other" in printed.out
 
 
 @pytest.mark.parametrize(

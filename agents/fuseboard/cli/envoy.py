@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID
 from fuseboard.contract.descriptors import (
     Charge,
-    DescriptorDomain,
     DescriptorRule,
     DescriptorRules,
     Entry,
@@ -34,6 +33,9 @@ from fuseboard.subject import Subject, costs_of
 if TYPE_CHECKING:
     from fuseboard.contract.descriptor_file import DescriptorFile
 
+#: The place of a rule, and the rules from the top to it.
+_Row: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
+
 _PLAIN = {
     Verdict.UNMATCHED: "no rule decides: it is allowed, and not counted",
     Verdict.UNLIMITED: "unlimited: it is allowed, and not counted",
@@ -44,8 +46,8 @@ _PLAIN = {
 def add_to(commands: Any) -> None:
     envoy = commands.add_parser("envoy", help="show what a file of envoyproxy/ratelimit means here")
     actions = envoy.add_subparsers(dest="action", required=True)
-    check = actions.add_parser("check", help="check a file, and list what each of its rules means")
-    check.add_argument("file", metavar="FILE", type=Path, help="the YAML of one domain")
+    check = actions.add_parser("check", help="check files, and list what each of their rules means")
+    check.add_argument("files", metavar="FILE", type=Path, nargs="+", help="the YAML of one domain")
     trial = actions.add_parser("try", help="find the rule that each descriptor of a request meets")
     trial.add_argument("file", metavar="FILE", type=Path, help="the YAML of one domain")
     trial.add_argument(
@@ -68,20 +70,48 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """0 if the file is right, 1 if it has problems. Raises ``Misconfigured``."""
+    """0 if the files are right, 1 if one has problems. Raises ``Misconfigured``."""
+    return _check(given) if given.action == "check" else _try(given)
+
+
+def _try(given: argparse.Namespace) -> int:
     file = _read(given.file)
-    for line, text in file.problems:
-        sys.stderr.write(f"{given.file}:{line}: {text}\n")
+    _show_problems(given.file, file)
     if file.domain is None:
         return 1
-    if given.action == "check":
-        _check(given, file, file.domain)
-    else:
-        descriptors = [[_entry(text) for text in texts] for texts in given.descriptors]
-        matches = DescriptorRules([file.domain]).match(file.domain.domain, descriptors)
-        explained = asyncio.run(_explain_all(matches)) if given.explain else [None] * len(matches)
-        _show(given, descriptors, matches, explained)
+    descriptors = [[_entry(text) for text in texts] for texts in given.descriptors]
+    matches = DescriptorRules([file.domain]).match(file.domain.domain, descriptors)
+    explained = asyncio.run(_explain_all(matches)) if given.explain else [None] * len(matches)
+    _show(given, descriptors, matches, explained)
     return 0
+
+
+def _check(given: argparse.Namespace) -> int:
+    files = [(path, _read(path)) for path in given.files]
+    first: dict[str, Path] = {}
+    listed, is_right = [], True
+    for path, file in files:
+        _show_problems(path, file)
+        if file.domain is None:
+            is_right = False
+            continue
+        domain = file.domain.domain
+        if first.setdefault(domain, path) is not path:
+            is_right = False
+            sys.stderr.write(f"{path}:{file.lines[()]}: The domain {domain} is also in {first[domain]}.\n")
+        rows = list(_rows((), (), file.domain.rules))
+        if given.json:
+            listed.append(_file_as_json(path, file, domain, rows))
+        else:
+            _say_file(path, file, domain, rows)
+    if given.json:
+        _say(msgspec.json.encode(listed).decode())
+    return 0 if is_right else 1
+
+
+def _show_problems(path: Path, file: "DescriptorFile") -> None:
+    for line, text in file.problems:
+        sys.stderr.write(f"{path}:{line}: {text}\n")
 
 
 def _read(path: Path) -> "DescriptorFile":
@@ -103,28 +133,31 @@ def _entry(text: str) -> Entry:
     return key, value
 
 
-def _check(given: argparse.Namespace, file: "DescriptorFile", domain: DescriptorDomain) -> None:
-    rows = list(_rows((), (), domain.rules))
-    if given.json:
-        listed = [
-            {"line": file.lines[place], "rule": [rule_text(one) for one in path], "means": _meaning(path[-1])}
-            for place, path in rows
-        ]
-        notes = [note._asdict() for note in file.notes]
-        _say(msgspec.json.encode({"domain": domain.domain, "rules": listed, "notes": notes}).decode())
-        return
-    _say(f"domain {domain.domain}, {len(rows):,} rules")
-    for place, path in rows:
-        _say(f"line {file.lines[place]}: {_path_text(path)}")
-        _say(f"    {_meaning(path[-1])}")
+def _say_file(path: Path, file: "DescriptorFile", domain: str, rows: list[_Row]) -> None:
+    _say(f"{path}: domain {domain}, {len(rows):,} rules")
+    for place, rules in rows:
+        _say(f"line {file.lines[place]}: {_path_text(rules)}")
+        _say(f"    {_meaning(rules[-1])}")
     for line, text in file.notes:
         _say(f"note, line {line}: {text}")
 
 
+def _file_as_json(path: Path, file: "DescriptorFile", domain: str, rows: list[_Row]) -> dict[str, Any]:
+    listed = [
+        {
+            "line": file.lines[place],
+            "rule": [rule_text(rule) for rule in rules],
+            "means": _meaning(rules[-1]),
+        }
+        for place, rules in rows
+    ]
+    notes = [note._asdict() for note in file.notes]
+    return {"file": str(path), "domain": domain, "rules": listed, "notes": notes}
+
+
 def _rows(
     place: Place, above: tuple[DescriptorRule, ...], rules: tuple[DescriptorRule, ...]
-) -> Iterator[tuple[Place, tuple[DescriptorRule, ...]]]:
-    """Yield each rule as its path, with its place."""
+) -> Iterator[_Row]:
     for number, rule in enumerate(rules):
         here, path = (*place, number), (*above, rule)
         yield here, path
