@@ -33,6 +33,8 @@ LIMIT, WINDOW_S, LASTS_S = 20, 2, 8.0
 _PAUSE_S = 0.02
 _REASON = "The carrier has an incident"
 _LIMITED = "refused vendor_limit"
+#: A strict limit also refuses what Redis answers too late, as on a busy machine.
+_LATE = "refused store_unavailable"
 _WITH_CURL = "tools.demo.storefront_curl"
 
 
@@ -86,7 +88,7 @@ def _judge(own: list[Call], other: list[Call], language: str) -> str:
         f"the vendor allows {LIMIT} calls in any {WINDOW_S} s: Python made {made[0]}, {language} {made[1]},"
         f" and no window had more than {worst}; {everything[_LIMITED]} were refused"
     )
-    if worst > LIMIT or not all(made) or set(everything) != {"made 200", _LIMITED}:
+    if worst > LIMIT or not all(made) or everything.keys() - {_LATE} != {"made 200", _LIMITED}:
         raise CheckFailed(f"{said}; the programs saw {dict(everything)}")
     return said
 
