@@ -31,6 +31,7 @@ from fuseboard.reporting.counters import Counters
 from fuseboard.store import Store
 from fuseboard.store.drill_store import DrillStore
 from fuseboard.store.health import StoreHealth
+from fuseboard.subject import MAX_SUBJECTS
 from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.redis_fallback import compose_redis_fallback
 
@@ -59,10 +60,12 @@ def compose_admission(
     service: str = "",
     signer: Signer | None = None,
     guards_calls: bool = True,
+    most_subjects: int = MAX_SUBJECTS,
 ) -> Admission:
     """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed.
 
-    Without ``guards_calls``, there are no bulkheads and no local rates.
+    Without ``guards_calls``, there are no bulkheads and no local rates. The rules of ``most_subjects``
+    tenants, addresses and keys are kept prepared.
     """
     drill_store = DrillStore(store)
     health = StoreHealth(
@@ -77,7 +80,13 @@ def compose_admission(
         configuration, counters, drill_store, health, spending, redis_fallback.limits, decisions
     )
     redis_fallback.limits.settle = shared.settlements.add
-    domains = RequestDomains(environment, shared.settlements, service=service, together=store.together)
+    domains = RequestDomains(
+        environment,
+        shared.settlements,
+        service=service,
+        together=store.together,
+        most_subjects=most_subjects,
+    )
     reports = Reports(store=drill_store, health=health, tuning=lambda: configuration.snapshot.tuning)
     guards = CallGuards(configuration, monotonic, enabled=guards_calls)
     calls = _compose_calls(shared, environment, drill_store, reports, guards, on_change)

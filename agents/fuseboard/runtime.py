@@ -84,6 +84,7 @@ class Runtime:
             on_change=self._heartbeat_soon,
             signer=self.refusal_tokens,
             guards_calls=not settings.serves_node,
+            most_subjects=settings.most_subjects,
         )
         self.inbound = self._make_inbound()
         self.retries = compose_retries(self.configuration, self.admission)

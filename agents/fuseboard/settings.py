@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 from fuseboard.errors import Misconfigured
+from fuseboard.subject import MAX_SUBJECTS
 
 PREFIX = "FUSEBOARD_"
 
@@ -25,6 +26,7 @@ _OURS = {
     "BOOTSTRAP_FILE",
     "CA_FILE",
     "ENVIRONMENT",
+    "MOST_SUBJECTS",
     "OTEL",
     "REDIS_URL",
     "SERVER",
@@ -87,6 +89,8 @@ class AgentSettings:
     #: The agent decides for all pods of a node, and can protect none of them: it has no bulkhead, no local
     #: rate and no shedding.
     serves_node: bool = False
+    #: The most tenants, addresses and keys whose rules are kept prepared in memory: 100 to 1,000,000.
+    most_subjects: int = MAX_SUBJECTS
     #: How long ``start`` waits for the gateway before it asks the next source.
     boot_http_s: float = 0.3
     boot_redis_s: float = 0.5
@@ -116,6 +120,8 @@ class AgentSettings:
                     f"{PREFIX}{name.upper()} must be 1 to 64 letters, digits, '.', '_' or '-', "
                     "and begin and end with a letter or digit"
                 )
+        if not 100 <= self.most_subjects <= 1_000_000:
+            raise Misconfigured(f"{PREFIX}MOST_SUBJECTS must be a whole number from 100 to 1000000")
         if len(self.zone) > 64:
             raise Misconfigured(f"{PREFIX}ZONE must have at most 64 characters")
         if self.otel and find_spec("opentelemetry") is None:
@@ -168,6 +174,7 @@ class AgentSettings:
             state_dir=_state_dir(values.text("STATE_DIR")),
             bootstrap_file=values.path("BOOTSTRAP_FILE"),
             otel=values.switch("OTEL"),
+            most_subjects=values.number("MOST_SUBJECTS", MAX_SUBJECTS),
         )
 
 
@@ -181,6 +188,12 @@ class _Variables:
     def path(self, name: str) -> Path | None:
         text = self.text(name)
         return Path(text) if text else None
+
+    def number(self, name: str, usual: int) -> int:
+        text = self.text(name)
+        if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise Misconfigured(f"{PREFIX}{name} must be a whole number")
+        return int(text) if text else usual
 
     def switch(self, name: str) -> bool:
         text = self.text(name)

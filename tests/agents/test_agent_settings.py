@@ -39,6 +39,10 @@ def test_everything_can_be_said(tmp_path: Path):
     assert settings.bootstrap_file == Path("/etc/fuseboard.json")
 
 
+def test_the_subjects_that_are_kept_are_a_choice():
+    assert (read().most_subjects, read(MOST_SUBJECTS="2000").most_subjects) == (20_000, 2_000)
+
+
 def test_no_copy_on_disk_is_a_choice():
     assert read(STATE_DIR="off").state_dir is None
 
@@ -82,6 +86,9 @@ def test_the_token_may_come_from_a_file(tmp_path: Path):
         ({"SERVICE": "x" * 65}, "FUSEBOARD_SERVICE"),
         ({"ENVIRONMENT": "-production"}, "FUSEBOARD_ENVIRONMENT"),
         ({"ZONE": "z" * 65}, "FUSEBOARD_ZONE"),
+        ({"MOST_SUBJECTS": "99"}, "FUSEBOARD_MOST_SUBJECTS"),
+        ({"MOST_SUBJECTS": "1000001"}, "FUSEBOARD_MOST_SUBJECTS"),
+        ({"MOST_SUBJECTS": SECRET}, "FUSEBOARD_MOST_SUBJECTS"),
         ({"TOKENS": SECRET}, "FUSEBOARD_TOKENS"),
         ({"REDIS_URI": f"redis://:{SECRET}@limits"}, "FUSEBOARD_REDIS_URI"),
         ({"ENVIROMENT": "production"}, "FUSEBOARD_ENVIRONMENT"),

@@ -16,7 +16,7 @@ from fuseboard.admission.followed_limits import FollowedLimits
 from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.joint_admission import JointAdmission
-from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
+from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.breaker.ended_overrides import EndedOverrides
@@ -220,7 +220,7 @@ class Admission:
         rules = self.configuration.snapshot.quotas_of(tenant) if tenant else None
         if rules is not None and not rules.loaded:
             return None
-        if len(self._lanes) >= MAX_LANES:
+        if len(self._lanes) >= self._requests.domains.most_lanes:
             self._lanes.clear()
         lane = self.calls.lane(dependency, ONE_CALL, tenant, rules)
         self._lanes[dependency, tenant] = lane

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fuseboard.admission.call_pressure import CallShedding, GuardLoads
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
-from fuseboard.admission.lanes import MAX_LANES
+from fuseboard.batching.domains import MAX_LANES
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.load import PodLoad

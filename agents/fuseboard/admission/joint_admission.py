@@ -21,9 +21,6 @@ from fuseboard.decision import Account, Charge, Decision, LimitStatus
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 from fuseboard.without_redis.local_limits import LocalRefusal
 
-#: Joint demands kept; the least recently used are dropped first.
-MAX_JOINT = 2_000
-
 
 class Wanted(Struct, frozen=True):
     """One of the requests, with checked values. Without a tenant, its address or key decides."""
@@ -61,7 +58,8 @@ class JointAdmission(Struct, frozen=True):
     """
 
     requests: RequestAdmission
-    #: The demands of each request -> the demand of all. When a rule changes, the demands are others.
+    #: The demands of each request -> the demand of all. When a rule changes, the demands are others. The
+    #: least recently used are dropped first.
     known: OrderedDict[tuple[tuple[StandingDemand, ...], ...], JointDemand] = field(
         default_factory=OrderedDict
     )
@@ -142,7 +140,7 @@ class JointAdmission(Struct, frozen=True):
         joint = self.known.get(key)
         if joint is None:
             joint = self.known[key] = JointDemand(key)
-            if len(self.known) > MAX_JOINT:
+            if len(self.known) > self.requests.domains.most_demands:
                 self.known.popitem(last=False)
         else:
             self.known.move_to_end(key)

@@ -13,9 +13,6 @@ from fuseboard.contract.words import Mode
 from fuseboard.decision import Decision
 from fuseboard.subject import ONE_CALL, Costs
 
-#: Lanes kept for calls, and for requests. When there are more, all are prepared again.
-MAX_LANES = 50_000
-
 
 class CallLane(Struct, eq=False):
     """The calls of one tenant, or without a tenant, to one dependency."""

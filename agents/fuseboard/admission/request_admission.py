@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
-from fuseboard.admission.lanes import MAX_LANES, RequestLane
+from fuseboard.admission.lanes import RequestLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.domains import RequestDomains
@@ -70,7 +70,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if lane is None or lane.changes != self.configuration.changes:
             if not tenant or not self.configuration.snapshot.quotas_of(tenant).loaded:
                 return None
-            if len(self.lanes) >= MAX_LANES:
+            if len(self.lanes) >= self.domains.most_lanes:
                 self.lanes.clear()
             lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NO_SUBJECT)
         return lane if lane.beside is None else None

@@ -16,12 +16,12 @@ from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
 from fuseboard.contract.words import Reason
-from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
+from fuseboard.subject import MAX_SUBJECTS, NO_SUBJECT, ONE_CALL, Costs, Subject
 
-#: How many tenants and subjects are kept; the least recently used are dropped first. And how many demands of
-#: each; the oldest are dropped first.
-MAX_KEPT = 20_000
+#: The most demands of one subject; the oldest are dropped first.
 MAX_DEMANDS = 2_000
+#: The most lanes for calls, and for requests. When there are more, all are prepared again.
+MAX_LANES = 50_000
 
 #: The name of the domain of all callers, where it is a separate one.
 ALL_CALLERS = "s:"
@@ -83,8 +83,10 @@ class SubjectDemands:
         self._demands: OrderedDict[tuple[Costs, Subject], StandingDemand] = OrderedDict()
         self._plain: StandingDemand | None = None
 
-    def demand(self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand]) -> StandingDemand:
-        """The one demand of all calls like this."""
+    def demand(
+        self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand], most: int = MAX_DEMANDS
+    ) -> StandingDemand:
+        """The one demand of all calls like this. At most ``most`` are kept."""
         if costs is ONE_CALL and subject is NO_SUBJECT:
             if self._plain is None:
                 self._plain = make()
@@ -94,7 +96,7 @@ class SubjectDemands:
         demand = self._demands.get(key)
         if demand is None:
             demand = self._demands[key] = make()
-            if len(self._demands) > MAX_DEMANDS:
+            if len(self._demands) > most:
                 self._demands.popitem(last=False)
         return demand
 
@@ -108,8 +110,17 @@ class RequestDomains:
     """
 
     def __init__(
-        self, environment: str, settlements: Settlements, *, together: bool, service: str = ""
+        self,
+        environment: str,
+        settlements: Settlements,
+        *,
+        together: bool,
+        service: str = "",
+        most_subjects: int = MAX_SUBJECTS,
     ) -> None:
+        #: The most tenants and subjects that are kept; the least recently used are dropped first. What they
+        #: have spent is not kept here.
+        self.most_subjects = most_subjects
         self._environment = environment
         self._service = service
         self._settlements = settlements
@@ -138,7 +149,7 @@ class RequestDomains:
             demand.rules, demand.inherited = (*names.pop(tenant, ()), *counted), names
             return demand
 
-        return asked.domain, asked.demand(costs, subject, make)
+        return asked.domain, asked.demand(costs, subject, make, self.most_demands)
 
     def _key(self, quota: Quota, root: str, subject: Subject) -> str:
         if isinstance(quota.limit, BudgetLimit):
@@ -180,7 +191,7 @@ class RequestDomains:
                 refs = [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits]
                 return demand_of([*refs, *also], costs)
 
-            found.append((asked.domain, asked.demand(costs, subject, make)))
+            found.append((asked.domain, asked.demand(costs, subject, make, self.most_demands)))
         if not self._everybody and (every := self.of_all_callers(snapshot.policy, costs, subject)):
             found.append(every)
         return found
@@ -194,9 +205,22 @@ class RequestDomains:
         asked = self._get(ALL_CALLERS, policy)
         endpoint = Subject(endpoint=subject.endpoint) if subject.endpoint else NO_SUBJECT
         demand = asked.demand(
-            costs, endpoint, lambda: demand_of(self._shared_by_all(policy, costs, endpoint), costs)
+            costs,
+            endpoint,
+            lambda: demand_of(self._shared_by_all(policy, costs, endpoint), costs),
+            self.most_demands,
         )
         return (asked.domain, demand) if demand.refs else None
+
+    @property
+    def most_demands(self) -> int:
+        """The most demands of one subject, and the most of several requests together."""
+        return max(1, MAX_DEMANDS * self.most_subjects // MAX_SUBJECTS)
+
+    @property
+    def most_lanes(self) -> int:
+        """The most lanes of requests, and of calls."""
+        return max(1, MAX_LANES * self.most_subjects // MAX_SUBJECTS)
 
     @property
     def of_everybody(self) -> LimitDomain | None:
@@ -232,7 +256,7 @@ class RequestDomains:
             return asked
         domain = self._everybody or LimitDomain(name, self._settlements)
         asked = self._asked[name] = SubjectDemands(domain, under)
-        if len(self._asked) > MAX_KEPT:
+        if len(self._asked) > self.most_subjects:
             self._asked.popitem(last=False)
         return asked
 

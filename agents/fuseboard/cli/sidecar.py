@@ -8,13 +8,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from fuseboard.errors import Misconfigured
-from fuseboard.settings import AgentSettings
+from fuseboard.settings import PREFIX, AgentSettings
+from fuseboard.subject import MAX_SUBJECTS
 
 _ABOUT = """Answer the questions of an application in any language, over HTTP on loopback.
 
 The agent reads the variables FUSEBOARD_*, as in a pod in Python. FUSEBOARD_SIDECAR_TOKEN_FILE names the
 file of the token that the application sends. docs/sidecar.md describes the requests.
 """
+
+#: The default of ``--most-subjects`` beside one application, which has less memory than a service.
+_BESIDE_AN_APP = 2_000
+_BOUND_VARIABLE = f"{PREFIX}MOST_SUBJECTS"
 
 #: The value of an option for no such listener.
 _OFF = "off"
@@ -68,6 +73,12 @@ def add_to(commands: Any) -> None:
         help="at SIGTERM, decide on until the application has left, at most this long (default: %(default)s)",
     )
     sidecar.add_argument(
+        "--most-subjects",
+        metavar="N",
+        help="the most tenants, addresses and keys whose rules are kept prepared, from 100 "
+        f"(default: FUSEBOARD_MOST_SUBJECTS, or else {_BESIDE_AN_APP}, and with --shared {MAX_SUBJECTS})",
+    )
+    sidecar.add_argument(
         "--no-token",
         action="store_true",
         help="ask for no token: every process of the pod can ask and report",
@@ -102,5 +113,8 @@ def run(given: argparse.Namespace) -> int:
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),
         drain_s=given.drain_s,
     )
-    app.run(replace(AgentSettings.from_env(), serves_node=given.shared), options)
+    usual = MAX_SUBJECTS if given.shared else _BESIDE_AN_APP
+    most = given.most_subjects or os.environ.get(_BOUND_VARIABLE) or str(usual)
+    settings = AgentSettings.from_env({**os.environ, _BOUND_VARIABLE: most})
+    app.run(replace(settings, serves_node=given.shared), options)
     return 0

@@ -1,0 +1,92 @@
+"""A flood of tenants and addresses: memory stays bounded, and what was spent stays spent."""
+
+import msgspec
+import pytest
+import redis
+
+from fuseboard import Subject
+from fuseboard.admission.joint_admission import Wanted
+from fuseboard.cli import main
+from fuseboard.contract.policy import Limit, TenantRecord, Tier
+from fuseboard.contract.words import Algorithm, Dimension, Mode
+from fuseboard.sidecar import app
+from fuseboard.subject import NO_SUBJECT, ONE_CALL
+from tests.agents.servers import PATIENT, POLICY, REQUESTS, Server, configured, running
+from tests.waiting import eventually
+
+FIVE = Limit(name="five", limit=5, window_ms=3_600_000, algorithm=Algorithm.SLIDING_WINDOW)
+AT_ONCE = Limit(name="at-once", limit=1, window_ms=3_600_000, algorithm=Algorithm.CONCURRENCY)
+PER_IP = Limit(name="per-ip", limit=2, window_ms=3_600_000, burst=2, per=(Dimension.IP,))
+FLOOD = 600
+TENANTS = {f"t{number}": TenantRecord(tier="free") for number in range(FLOOD)} | {
+    "acme": TenantRecord(tier="free"),
+    "slow": TenantRecord(tier="slots"),
+}
+RULES = msgspec.structs.replace(
+    POLICY,
+    tiers=(Tier(name="free", quotas=(FIVE,)), Tier(name="slots", quotas=(AT_ONCE,))),
+    subject_limits=(PER_IP,),
+    tuning=PATIENT,
+)
+MOST = 100
+
+
+async def flood(server: Server) -> None:
+    """Each tenant and each address asks once, alone and with another one, and with its own costs."""
+    admission = server.admission
+    for number in range(FLOOD):
+        tenant, address = f"t{number}", Subject(ip=f"192.0.{number // 250}.{number % 250}")
+        await admission.admit_request(tenant)
+        await admission.admit_request(None, subject=address)
+        await admission.admit_request("t0", 1, costs={"tokens": number})
+        await admission.joint.admit([Wanted(tenant, ONE_CALL, NO_SUBJECT), Wanted("", ONE_CALL, address)])
+
+
+async def test_a_flood_keeps_no_more_than_the_most_and_changes_no_decision(
+    limits: redis.Redis, redis_url: str
+):
+    async with running(redis_url, configuration=configured(RULES, tenants=TENANTS)) as server:
+        admission, domains = server.admission, server.admission.joint.requests.domains
+        domains.most_subjects = MOST
+        assert (await admission.admit_request("acme", 5)).allowed
+        held = await admission.admit_request("slow")
+        await flood(server)
+        assert len(domains._asked) == MOST
+        assert max(len(subject._demands) for subject in domains._asked.values()) <= domains.most_demands
+        assert len(admission.joint.requests.lanes) <= domains.most_lanes
+        assert len(admission.joint.known) <= domains.most_demands
+        assert (await admission.admit_request("acme")).rule == "five"
+        assert (await admission.admit_request("slow")).rule == "at-once"
+        admission.finish(held)
+        again = await eventually(
+            lambda: admission.admit_request("slow"), accept=lambda decision: decision.allowed
+        )
+        assert again.mode is Mode.SHARED
+
+
+async def test_a_flood_without_redis_forgets_no_share_that_is_spent():
+    policy = msgspec.structs.replace(RULES, tiers=(Tier(name="free", quotas=(REQUESTS,)), Tier(name="slots")))
+    configuration = configured(policy, tenants=TENANTS)
+    async with running("redis://127.0.0.1:1", configuration=configuration, connected=False) as server:
+        admission = server.admission
+        admission.joint.requests.domains.most_subjects = MOST
+        while (await admission.admit_request("acme")).allowed:
+            pass
+        await flood(server)
+        refused = await admission.admit_request("acme")
+        assert (refused.allowed, refused.mode) == (False, Mode.LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "most"),
+    [([], "", 2_000), ([], "500", 500), (["--most-subjects", "700"], "500", 700)],
+)
+def test_a_sidecar_keeps_fewer_unless_it_is_told_otherwise(
+    options: list[str], variable: str, most: int, monkeypatch: pytest.MonkeyPatch
+):
+    kept: list[int] = []
+    monkeypatch.setattr(app, "run", lambda settings, _: kept.append(settings.most_subjects))
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL", "off")
+    monkeypatch.setenv("FUSEBOARD_MOST_SUBJECTS", variable)
+    assert main(["sidecar", "--no-token", *options]) == 0
+    assert kept == [most]
