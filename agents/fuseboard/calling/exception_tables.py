@@ -63,6 +63,24 @@ CLASSES: dict[tuple[str, str], str] = {
         " TooManyRedirects",
         own_use="WSMessageTypeError",
     ),
+    # A statement that the database refuses says nothing about the database. Neither does a transaction that
+    # lost against another.
+    **_rows(
+        ("psycopg",),
+        maybe_sent="OperationalError",
+        own_use="IntegrityError ProgrammingError DataError NotSupportedError SerializationFailure"
+        " DeadlockDetected LockNotAvailable InFailedSqlTransaction",
+    ),
+    # A pool that gets no connection from the database raises the first one, too.
+    **_rows(("psycopg_pool",), not_sent="PoolTimeout", ours="TooManyRequests PoolClosed"),
+    # The error of the driver is its cause, and is looked at too.
+    **_rows(
+        ("sqlalchemy",),
+        maybe_sent="OperationalError",
+        ours="TimeoutError",
+        own_use="IntegrityError ProgrammingError DataError NotSupportedError"
+        " InvalidRequestError ArgumentError CompileError",
+    ),
     # Errors with a status are judged by it.
     **_rows(
         ("grpc",),
