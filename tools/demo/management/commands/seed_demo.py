@@ -10,10 +10,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from controlplane.checks import CONFIGURATION
 from tools.demo.seed import seed
 
 
 class Command(BaseCommand):
+    #: The other checks load every page.
+    requires_system_checks = (CONFIGURATION,)
     help = "Fills an installation with the demo's configuration, users and a token for its pods."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
