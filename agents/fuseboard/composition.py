@@ -28,10 +28,10 @@ from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.decision import Signer
 from fuseboard.reporting.counters import Counters
+from fuseboard.settings import MAX_SUBJECTS
 from fuseboard.store import Store
 from fuseboard.store.drill_store import DrillStore
 from fuseboard.store.health import StoreHealth
-from fuseboard.subject import MAX_SUBJECTS
 from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.redis_fallback import compose_redis_fallback
 

@@ -14,9 +14,12 @@ from urllib.parse import urlsplit, urlunsplit
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 from fuseboard.errors import Misconfigured
-from fuseboard.subject import MAX_SUBJECTS
 
 PREFIX = "FUSEBOARD_"
+
+#: The most tenants, addresses and keys whose rules a process keeps prepared, unless its settings say another
+#: number.
+MAX_SUBJECTS = 20_000
 
 #: The value of ``FUSEBOARD_REDIS_URL`` for laptops and CI: no servers, and every call passes.
 OFF = "off"

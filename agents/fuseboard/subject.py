@@ -12,10 +12,6 @@ Costs = tuple[tuple[str, int], ...]
 
 ONE_CALL: Costs = (("calls", 1),)
 
-#: The most tenants, addresses and keys whose rules a process keeps prepared, unless its settings say another
-#: number.
-MAX_SUBJECTS = 20_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:

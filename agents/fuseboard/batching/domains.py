@@ -16,7 +16,8 @@ from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
 from fuseboard.contract.words import Reason
-from fuseboard.subject import MAX_SUBJECTS, NO_SUBJECT, ONE_CALL, Costs, Subject
+from fuseboard.settings import MAX_SUBJECTS
+from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 
 #: The most demands of one subject; the oldest are dropped first.
 MAX_DEMANDS = 2_000

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fuseboard.errors import Misconfigured
-from fuseboard.settings import PREFIX, AgentSettings
-from fuseboard.subject import MAX_SUBJECTS
+from fuseboard.settings import MAX_SUBJECTS, PREFIX, AgentSettings
 
 _ABOUT = """Answer the questions of an application in any language, over HTTP on loopback.
 
