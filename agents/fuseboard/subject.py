@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fuseboard.contract.endpoints import counted_endpoint
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Dimension
 from fuseboard.errors import Misconfigured
 
@@ -62,3 +63,8 @@ class Ask:
     costs: Mapping[str, int] | None = None
     #: The caller, below the tenant.
     subject: Subject = NO_SUBJECT
+    #: A limit of the caller, a ``fuseboard.contract.policy.Limit``. It alone decides: it is in no
+    #: configuration, so the ask has no tenant and no subject.
+    limit: Limit | None = None
+    #: Each key has its own counter of ``limit``, which all pods share: 1 to 1,000 characters.
+    key: str = ""

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from fuseboard import Agent, AgentSettings, Ask, Decision, Misconfigured, Mode, Reason, Subject, blocking
-from fuseboard.admission.joint_admission import Wanted
+from fuseboard.admission.joint_admission import OwnLimit, Wanted
 from fuseboard.batching import batch
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
@@ -390,3 +390,57 @@ def test_threads_other_loops_and_the_fake_check_too(limits: redis.Redis, redis_u
         assert (checked.reason, [part.allowed for part in checked.parts]) == (Reason.SHED, [False, True])
     assert fake.refusals == []
     assert not asyncio.run(fake.admit_together(asks)).allowed
+
+
+SLOW_PATH = Limit(name="slow-path", limit=3, window_ms=3_600_000, algorithm=Algorithm.SLIDING_WINDOW)
+
+
+def own(key: str, cost: int = 1) -> Ask:
+    # Each ask has a new object: equal limits are one limit.
+    return Ask(limit=msgspec.structs.replace(SLOW_PATH), key=key, cost=cost)
+
+
+async def test_a_limit_of_the_caller_decides_with_the_others(agent: Agent, limits: redis.Redis):
+    both = [own("/reports", 2), Ask(tenant="acme")]
+    assert (await agent.check_together(both)).allowed
+    allowed = await agent.admit_together(both)
+    assert [(limit.name, limit.remaining) for limit in allowed.parts[0].limits] == [("slow-path", 1)]
+    refused = await agent.admit_together(both)
+    assert (refused.rule, [part.allowed for part in refused.parts]) == ("slow-path", [False, True])
+    assert (await agent.admit_request("acme", cost=4)).allowed, "the refused one spent nothing"
+    assert (await agent.admit_together([own("/exports", 3)])).allowed, "each key has its own counter"
+    agent.give_back(allowed)
+    again = await eventually(
+        lambda: agent.admit_together([own("/reports", 3)]), accept=lambda one: one.allowed
+    )
+    agent.charge_after([own("/late", 9)])
+    late = await eventually(lambda: agent.check_together([own("/late")]), accept=lambda one: not one.allowed)
+    assert (again.allowed, late.rule) == (True, "slow-path")
+    assert len(limits.keys(b"*limit:slow-path")) == 3
+
+
+async def test_limits_of_the_caller_are_counted_without_redis_too():
+    share = msgspec.structs.replace(SLOW_PATH, failure_policy=FailurePolicy.LOCAL_SHARE)
+    async with running("redis://127.0.0.1:1", configuration=configured(RULES), connected=False) as server:
+        wanted = [Wanted("", (("calls", 2),), NO_SUBJECT, OwnLimit(share, "/reports"))]
+        assert (await server.admission.joint.admit(wanted)).allowed
+        refused = await server.admission.joint.admit(wanted)
+        assert (refused.rule, refused.mode) == ("slow-path", Mode.LOCAL)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Ask(key="x"), Ask(limit=SLOW_PATH), Ask(limit=SLOW_PATH, key="x" * 1001),
+     Ask(limit=SLOW_PATH, key="x", tenant="acme"), Ask(limit=SLOW_PATH, key="x", subject=ADDRESS),
+     Ask(limit=msgspec.structs.replace(SLOW_PATH, limit=-1), key="x"),
+     Ask(limit=msgspec.structs.replace(SLOW_PATH, burst=5), key="x"),
+     Ask(limit=PER_IP, key="x"), Ask(limit={"limit": 3}, key="x"), Ask(limit=SLOW_PATH, key=3)],
+)  # fmt: skip
+async def test_a_wrong_limit_of_the_caller_is_refused_at_once(wrong: Ask):
+    with pytest.raises(Misconfigured):
+        await FakeAgent().admit_together([wrong])
+
+
+async def test_the_fake_allows_limits_of_the_caller():
+    assert (await FakeAgent().admit_together([own("/reports", 9)])).allowed
+    assert (await FakeAgent().check_together([own("/reports", 9)])).allowed

@@ -16,18 +16,29 @@ from fuseboard.batching.domains import LimitDomain
 from fuseboard.batching.joint_demand import JointDemand
 from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Account, Charge, Decision, LimitStatus
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 from fuseboard.without_redis.local_limits import LocalRefusal
 
 
+class OwnLimit(Struct, frozen=True):
+    """A limit that is in no configuration, and what it counts."""
+
+    limit: Limit
+    key: str
+
+
 class Wanted(Struct, frozen=True):
-    """One of the requests, with checked values. Without a tenant, its address or key decides."""
+    """One of the requests, with checked values. Without a tenant, its address or key decides, or else its own
+    limit.
+    """
 
     tenant: str
     costs: Costs
     subject: Subject
+    own: OwnLimit | None = None
 
 
 class Asked(Struct, frozen=True):
@@ -123,6 +134,9 @@ class JointAdmission(Struct, frozen=True):
     def lanes(self, one: Wanted) -> tuple[RequestLane, ...]:
         """The lanes that decide a request whose tenant was looked up."""
         requests = self.requests
+        if (own := one.own) is not None:
+            domain, demand = requests.domains.of_own_limit(own.limit, own.key, one.costs)
+            return (RequestLane(requests.configuration.snapshot, domain, demand),)
         if not one.tenant:
             snapshot = requests.configuration.snapshot
             found = requests.domains.of_subject(snapshot, one.costs, one.subject)
@@ -353,7 +367,10 @@ class JointAdmission(Struct, frozen=True):
 
     def _count(self, one: Asked, decision: Decision) -> None:
         wanted, requests = one.wanted, self.requests
-        if wanted.tenant:
+        if wanted.own is not None:
+            rules = one.lanes[0].demand.rules
+            requests.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
+        elif wanted.tenant:
             requests.count(one.lanes[-1], decision)
         else:
             requests.count_without_tenant(wanted.costs, wanted.subject, decision)

@@ -1,16 +1,18 @@
 """Requests that are decided together."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
 
+import msgspec
 from msgspec.structs import replace
 
-from fuseboard.admission.joint_admission import Wanted
+from fuseboard.admission.joint_admission import OwnLimit, Wanted
 from fuseboard.agent_api.arguments import INVALID, check_costs, harmless
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.contract.addresses import IPV6_PREFIX
+from fuseboard.contract.policy import Limit, check_limits
 from fuseboard.contract.words import is_subject
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
@@ -18,6 +20,8 @@ from fuseboard.subject import NO_SUBJECT, Ask, costs_of
 
 #: The most requests that are decided together.
 MAX_ASKS = 50
+#: The longest key of a limit of the caller, in characters.
+MAX_KEY = 1_000
 
 
 def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
@@ -32,6 +36,8 @@ def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
 def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
     if ask.costs is not None:
         check_costs(ask.costs)
+    if ask.limit is not None or ask.key:
+        return _own(ask)
     subject, tenant = harmless(ask.subject, ipv6_prefix), ask.tenant
     if tenant is None:
         if subject == NO_SUBJECT:
@@ -42,6 +48,33 @@ def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
     elif not is_subject(tenant):
         tenant = INVALID
     return Wanted(tenant, costs_of(ask.cost, ask.costs), subject)
+
+
+def _own(ask: Ask) -> Wanted:
+    """The request that a limit of its caller decides."""
+    if not isinstance(ask.limit, Limit):
+        raise Misconfigured(
+            f"limit must be a fuseboard.contract.policy.Limit, not {type(ask.limit).__name__}"
+        )
+    key: object = ask.key
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
+        raise Misconfigured(f"the key of a limit must be a text of 1 to {MAX_KEY} characters")
+    if ask.tenant is not None or ask.subject != NO_SUBJECT:
+        raise Misconfigured("a limit of the caller decides alone: make another ask for the tenant or subject")
+    return Wanted("", costs_of(ask.cost, ask.costs), NO_SUBJECT, OwnLimit(_checked(ask.limit), key))
+
+
+@lru_cache(maxsize=4096)
+def _checked(limit: Limit) -> Limit:
+    """A limit that can be counted. Equal limits are one object: their demands are found by it."""
+    try:
+        checked = msgspec.convert(msgspec.to_builtins(limit), Limit)
+        check_limits("limit", (checked,))
+    except ValueError as error:  # those of msgspec and of the policy are ValueErrors
+        raise Misconfigured(f"the limit {limit.name!r:.80} is not valid: {error}") from None
+    if checked.per or checked.endpoints or checked.dependency or checked.service:
+        raise Misconfigured("a limit of the caller counts its key: leave out per, endpoints and services")
+    return checked
 
 
 def undecided(agent: LoopAgent, asks: Sequence[Ask]) -> Decision:
@@ -56,7 +89,8 @@ class Asks(PodState, LoopAgent):
     async def admit_together(self, asks: Sequence[Ask]) -> Decision:
         """Decide up to 50 requests at once: all are allowed and charged, or none.
 
-        Each is what ``admit_request`` takes, and is charged to the same limits. A limit that several of them
+        Each is what ``admit_request`` takes, and is charged to the same limits, or has a ``limit`` of its
+        caller, which counts its ``key``. A limit that several of them
         share is charged their sum, also a limit of all callers. ``parts`` of the decision has a decision for
         each: what its limits have left, and when all are refused, which of its own limits refused, if any,
         and for how long. A part that is allowed then lacks nothing itself.

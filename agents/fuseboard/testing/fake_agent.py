@@ -169,7 +169,12 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
 
     async def admit_together(self, asks: Sequence[Ask]) -> Decision:
         check_asks(asks)
-        parts = [await self.admit_request(ask.tenant, subject=ask.subject) for ask in asks]
+        parts = [
+            self.allow_unasked()
+            if ask.limit is not None
+            else await self.admit_request(ask.tenant, subject=ask.subject)
+            for ask in asks
+        ]
         refused = next((part for part in parts if not part.allowed), None)
         return structs.replace(refused or self.allow_unasked(), parts=tuple(parts))
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from fuseboard import composition
 from fuseboard.admission.admission import Admission
-from fuseboard.admission.joint_admission import Wanted
+from fuseboard.admission.joint_admission import OwnLimit, Wanted
 from fuseboard.batching.refusals import MEMORY_S
 from fuseboard.contract.policy import Limit, Policy, TenantRecord, Tier, Tuning
 from fuseboard.contract.scripts import Script, read_script
@@ -40,6 +40,8 @@ SLOTS = Limit(
     failure_policy=FailurePolicy.LOCAL_SHARE,
 )
 BY_IP = Limit(name="by-ip", limit=60, window_ms=60_000, burst=5, per=(Dimension.IP,))
+#: A caller brings it, and says what it counts.
+OWN = Limit(name="own", limit=7, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 EVERYBODY = Limit(name="everybody", limit=40, window_ms=60_000, burst=25, service="*")
 #: The limits of a tenant, and those that count no address.
 OF_TENANTS = (WINDOW, TOKENS, SLOTS)
@@ -52,7 +54,7 @@ RULES = msgspec.structs.replace(
     tuning=Tuning(store_deadline_us=4_000, store_timeouts=10_000, store_failures=1000),
 )
 #: The most of each that can ever be spent at once.
-MOST = {WINDOW.name: 9, TOKENS.name: 12, SLOTS.name: 4, BY_IP.name: 5, EVERYBODY.name: 25}
+MOST = {WINDOW.name: 9, TOKENS.name: 12, SLOTS.name: 4, BY_IP.name: 5, OWN.name: 7, EVERYBODY.name: 25}
 #: Corrections are sent after this time, and refusals are remembered for less than the second one.
 SENT_S, FORGOTTEN_S = 0.006, 1.1
 
@@ -170,15 +172,18 @@ class One:
     ip: str
     calls: int
     tokens: int
+    #: What its own limit counts, if it has one.
+    own: str = ""
 
     def wanted(self) -> Wanted:
         subject = Subject(ip=self.ip) if self.ip else NO_SUBJECT
-        return Wanted(
-            self.tenant, costs_of(self.calls, {"tokens": self.tokens} if self.tokens else None), subject
-        )
+        costs = costs_of(self.calls, {"tokens": self.tokens} if self.tokens else None)
+        return Wanted(self.tenant, costs, subject, OwnLimit(OWN, self.own) if self.own else None)
 
     def costs(self) -> dict[Counter, int]:
         """What it is charged, by counter."""
+        if self.own:
+            return {(self.own, OWN.name): self.calls}
         found = {("", EVERYBODY.name): self.calls}
         if self.tenant:
             found |= {(self.tenant, WINDOW.name): self.calls, (self.tenant, SLOTS.name): self.calls}
@@ -217,6 +222,14 @@ ONE = st.one_of(
         ip=st.sampled_from(["192.0.2.1", "192.0.2.2"]),
         calls=st.integers(1, 3),
         tokens=st.just(0),
+    ),
+    st.builds(
+        One,
+        tenant=st.just(""),
+        ip=st.just(""),
+        calls=st.integers(1, 3),
+        tokens=st.just(0),
+        own=st.sampled_from(["slow path", "card 1"]),
     ),
 )
 ASKED = st.lists(ONE, min_size=1, max_size=4).map(tuple)
@@ -257,7 +270,7 @@ def joint_machine(client: redis.Redis) -> type[RuleBasedStateMachine]:
             return START_US + round((self.time.now - 1000) * 1_000_000)
 
         def oracle(self, counter: Counter) -> Oracle:
-            limits = {limit.name: limit for limit in (*OF_TENANTS, BY_IP, EVERYBODY)}
+            limits = {limit.name: limit for limit in (*OF_TENANTS, BY_IP, OWN, EVERYBODY)}
             if counter not in self.oracles:
                 limit = limits[counter[1]]
                 self.oracles[counter] = Slots(limit) if limit is SLOTS else oracle_of(limit)

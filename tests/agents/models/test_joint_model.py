@@ -9,8 +9,9 @@ import redis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from fuseboard import composition
 from fuseboard.admission import admission, joint_admission
-from fuseboard.batching import joint_demand
+from fuseboard.batching import domains, joint_demand
 from fuseboard.contract.words import Mode
 from tests.agents.models.joint_machine import JointPod, One, joint_machine
 from tests.agents.models.pods import VirtualTime
@@ -54,6 +55,15 @@ FLOW = [
         "        joint = self.known.get(key[:1])\n        key = key[:1]\n",
     ),
 ]
+OWN = [
+    Mutant("all keys of an own limit share a counter", '("own", key)', '("own",)'),
+    Mutant(
+        "an own limit is asked for one call",
+        "[LimitRef(limit, counter) for limit in bound], costs)",
+        "[LimitRef(limit, counter) for limit in bound], ONE_CALL)",
+    ),
+    Mutant("an own limit counts nothing", "if binds(limit, costs, NO_SUBJECT) else []", "if False else []"),
+]
 
 
 def test_requests_are_decided_together_exactly(limits: redis.Redis):
@@ -91,14 +101,17 @@ def notices(client: redis.Redis) -> bool:
 
 
 def in_place(twin: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    if hasattr(twin, "JointAdmission"):
+    if hasattr(twin, "RequestDomains"):
+        monkeypatch.setattr(composition, "RequestDomains", twin.RequestDomains)
+    elif hasattr(twin, "JointAdmission"):
         monkeypatch.setattr(admission, "JointAdmission", twin.JointAdmission)
     else:
         monkeypatch.setattr(joint_admission, "JointDemand", twin.JointDemand)
 
 
 @pytest.mark.mutants
-@pytest.mark.parametrize("mutant", [*DEMANDS, *FLOW], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*DEMANDS, *FLOW, *OWN], ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(mutant: Mutant, limits: redis.Redis, monkeypatch: pytest.MonkeyPatch):
-    in_place(mutated(joint_demand if mutant in DEMANDS else joint_admission, mutant), monkeypatch)
+    module = joint_demand if mutant in DEMANDS else domains if mutant in OWN else joint_admission
+    in_place(mutated(module, mutant), monkeypatch)
     assert notices(limits), f"nobody noticed: {mutant.name}"
