@@ -135,6 +135,29 @@ class TestStated:
         ticks(learner, 3, asked=20, sent=10, stated=300)
         assert ticks(learner, 2, asked=20, sent=10, stated=450).limit == 450
 
+    def test_a_raised_number_raises_what_it_climbs_to(self, limits: redis.Redis):
+        learner = Learner(limits)
+        ticks(learner, 3, asked=10, sent=10, stated=300)
+        while tick(learner, asked=50, sent=50, refused=50, stated=300).limit > 110:
+            pass
+        numbers = [tick(learner, asked=80, sent=50, stated=600).limit for _ in range(60)]
+        # It was refused at 147 of 300, which is 294 of 600.
+        assert numbers[1:] == sorted(numbers[1:])
+        assert 204 < numbers[1] < 240, "it begins at twice what it had"
+        assert 280 < numbers[10] < 294
+        assert 285 < numbers[22] < 295, "slowly near it"
+        assert numbers[-1] == 600
+
+    def test_a_number_that_changes_again_and_again_raises_nothing_above_it(self, limits: redis.Redis):
+        learner = Learner(limits)
+        ticks(learner, 3, asked=10, sent=10, stated=300)
+        assert ticks(learner, 2, asked=50, sent=50, refused=50, stated=300).limit == 210
+        for _ in range(100):
+            ticks(learner, 2, asked=10, sent=10, stated=300)
+            answer = ticks(learner, 2, asked=10, sent=10, stated=450)
+        assert answer.steps > 400, "what is stored can still be read"
+        assert msgspec.msgpack.decode(limits.get(KEY))["was"] <= 450
+
     def test_a_number_of_one_answer_is_forgotten_after_five_minutes(self, limits: redis.Redis):
         learner = Learner(limits)
         assert tick(learner, asked=20, sent=10, stated=300).limit == 600

@@ -244,8 +244,9 @@ local function step(s)
     -- A jump shows in one tick. Half a minute of good calls before it would hide it. One call alone is no jump.
     if not waits and bad >= 2 then share = max(share, bad / made) end
     if bound > s.bound and s.bound > 0 and s.bound < ceiling then
-        -- The vendor has raised it.
+        -- The vendor has raised it. What was refused before is raised, too, or the climb would begin late.
         s.limit, s.why = s.limit * bound / s.bound, 3
+        s.was, s.fell = min(bound, s.was * bound / s.bound), min(bound, s.fell * bound / s.bound)
     end
     s.bound = bound
     if s.limit > bound then s.limit, s.why = bound, 1 end

@@ -178,7 +178,9 @@ class Fleet:
         if counted[1] >= 2 and not waits:
             share = max(share, counted[1] / counted[0])
         if self.bound < min(bound, self.ceiling):
-            self.limit = self.limit * bound / self.bound
+            self.limit, self.was, self.fell = (
+                min(number * bound / self.bound, bound) for number in (self.limit, self.was, self.fell)
+            )
         self.bound = bound
         self.limit = min(self.limit, bound)
         if refused >= 2 and share > 0.01:

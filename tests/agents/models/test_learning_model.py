@@ -63,6 +63,12 @@ BUGS = {
     "what a pod reports alone is forgotten": ("elseif not waits then", "else"),
     "a pod that called once counts for ever": ("and now - pod[7] <= WINDOW * tick then", "then"),
     "a raised number is ignored": ("if bound > s.bound and", "if false and"),
+    "a raised number leaves where it climbs to": ("min(bound, s.was * bound / s.bound)", "s.was"),
+    "a raised number leaves how far it climbs": ("min(bound, s.fell * bound / s.bound)", "s.fell"),
+    "numbers that change again and again grow": (
+        "min(bound, s.was * bound / s.bound)",
+        "s.was * bound / s.bound",
+    ),
     "the clock of another node stops it": (
         "s.next, s.held = min(s.next, now + tick)",
         "s.next, s.held = s.next",
