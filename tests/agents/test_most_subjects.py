@@ -1,15 +1,12 @@
 """A flood of tenants and addresses: memory stays bounded, and what was spent stays spent."""
 
 import msgspec
-import pytest
 import redis
 
 from fuseboard import Subject
 from fuseboard.admission.joint_admission import Wanted
-from fuseboard.cli import main
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, Mode
-from fuseboard.sidecar import app
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
 from tests.agents.servers import PATIENT, POLICY, REQUESTS, Server, configured, running
 from tests.waiting import eventually
@@ -75,18 +72,3 @@ async def test_a_flood_without_redis_forgets_no_share_that_is_spent():
         await flood(server)
         refused = await admission.admit_request("acme")
         assert (refused.allowed, refused.mode) == (False, Mode.LOCAL)
-
-
-@pytest.mark.parametrize(
-    ("options", "variable", "most"),
-    [([], "", 2_000), ([], "500", 500), (["--most-subjects", "700"], "500", 700)],
-)
-def test_a_sidecar_keeps_fewer_unless_it_is_told_otherwise(
-    options: list[str], variable: str, most: int, monkeypatch: pytest.MonkeyPatch
-):
-    kept: list[int] = []
-    monkeypatch.setattr(app, "run", lambda settings, _: kept.append(settings.most_subjects))
-    monkeypatch.setenv("FUSEBOARD_REDIS_URL", "off")
-    monkeypatch.setenv("FUSEBOARD_MOST_SUBJECTS", variable)
-    assert main(["sidecar", "--no-token", *options]) == 0
-    assert kept == [most]

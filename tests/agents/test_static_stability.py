@@ -115,7 +115,11 @@ async def test_it_starts_again_from_a_disk_of_last_year_and_has_no_piece_until_o
             assert agent.mode is Mode.LOCAL
 
 
-async def test_it_is_ready_within_two_seconds_while_every_server_hangs(tmp_path: Path):
+async def test_it_is_ready_within_two_seconds_while_every_server_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Agents of other tests wait for longer. This one waits as in an application.
+    monkeypatch.undo()
     keep(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as silent, gateway_running() as gateway:
         gateway.delay_s = 5.0

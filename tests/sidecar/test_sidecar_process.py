@@ -15,6 +15,7 @@ import redis
 
 from fuseboard.cli import main
 from fuseboard.contract import keys
+from fuseboard.sidecar import app
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import PATIENCE_S, wait_until
@@ -173,3 +174,18 @@ def test_other_commands_load_no_parser() -> None:
     script = "import sys, fuseboard.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert {"httptools", "fuseboard.serving", "fuseboard.sidecar"} & set(loaded.stdout.split()) == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "most"),
+    [([], "", 2_000), ([], "500", 500), (["--most-subjects", "700"], "500", 700)],
+)
+def test_a_sidecar_keeps_fewer_unless_it_is_told_otherwise(
+    options: list[str], variable: str, most: int, monkeypatch: pytest.MonkeyPatch
+):
+    kept: list[int] = []
+    monkeypatch.setattr(app, "run", lambda settings, _: kept.append(settings.most_subjects))
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL", "off")
+    monkeypatch.setenv("FUSEBOARD_MOST_SUBJECTS", variable)
+    assert main(["sidecar", "--no-token", *options]) == 0
+    assert kept == [most]
