@@ -145,7 +145,7 @@ def our_answers(case: dict[str, Any]) -> list[Any]:
 
 
 def answer_text(*, over: bool, left: int, unit: str = "", limit: int = 0, name: str = "") -> str:
-    """``over 5 hour one, 0 left``. Counters of short windows may begin again, so they are left out."""
+    """``over 0 left of 5 per hour one``. Counters of short windows may begin again, so they are left out."""
     if not unit:
         return "ok unlimited" if left == MOST else "ok"
     counted = f"{'over' if over else 'ok'} {max(0, left)} left of " if unit in LONG else ""

@@ -71,6 +71,19 @@ WRONG = [
         4,
         "whole number",
     ),
+    # 8, in YAML
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 010}",
+        4,
+        "whole number",
+    ),
+    ('domain: d\ndescriptors:\n- key: "k\\e[31m"', 3, "Keys, values and names cannot contain control"),
+    (
+        'domain: d\ndescriptors:\n- key: k\n  value: "a\\nb"',
+        3,
+        "Keys, values and names cannot contain control",
+    ),
+    ('domain: "d\\e[31m"', 1, "of the domain cannot contain control"),
     (
         "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: 1000000000}",
         3,
@@ -179,6 +192,18 @@ def test_a_limit_of_0_refuses_everything() -> None:
     assert file.domain is not None
     assert file.domain.rules[0].limit is not None
     assert file.domain.rules[0].limit.limit == 0
+    assert limit_text(file.domain.rules[0].limit) == "0 per second: every hit is above the limit"
+
+
+@pytest.mark.parametrize("limit", ["{unit: day}", "{unit: day, requests_per_unit: }"])
+def test_a_limit_without_a_number_has_a_note(limit: str) -> None:
+    file = rule_of(limit)
+    assert file.problems == ()
+    assert [text for _, text in file.notes] == ["requests_per_unit is missing: the limit is 0."]
+
+
+def test_an_unlimited_rule_may_leave_its_unit_empty() -> None:
+    assert rule_of("{unlimited: true, unit: }").problems == ()
 
 
 def test_words_of_metrics_are_listed_as_not_needed() -> None:
@@ -209,9 +234,32 @@ def test_rules_that_envoyproxy_ratelimit_would_confuse_have_a_note() -> None:
     )
     [(line, text)] = file.notes
     assert line == 4
-    assert "for the key user with the value admin" in text
+    assert "for the key user with the value 'admin'" in text
     assert file.domain is not None
     assert DescriptorRules([file.domain]).match("d", [[("user", "admin")]])[0].verdict is Verdict.UNMATCHED
+
+
+@pytest.mark.parametrize(
+    ("rule", "other", "entry", "confused"),
+    [
+        ("key: user, value: admin_x", "key: user_admin", ("user_admin", "x"), "with the value 'x'"),
+        ("key: user, value: 'admin_*'", "key: user_admin", ("user_admin", "x"), "with the value '*'"),
+        ("key: user, value: '*'", "key: user_admin", ("user_admin", "x"), "for the key user_admin."),
+        ("key: user, value: 'a*'", "key: user_admin", ("user_admin", "x"), "for the key user_admin."),
+        ("key: user, value: admin", "key: user_admin, value: y", ("user_admin", "z"), "the key user_admin."),
+        ("key: user, value: 'b*'", "key: user_admin", ("user_admin", "x"), ""),
+        ("key: user, value: admin", "key: users", ("users", "x"), ""),
+    ],
+)
+def test_a_rule_with_a_value_may_be_confused_with_another_key(
+    rule: str, other: str, entry: tuple[str, str], confused: str
+) -> None:
+    file = read_file(f"domain: d\ndescriptors:\n- {{{rule}, rate_limit: {{unlimited: true}}}}\n- {{{other}}}")
+    assert file.domain is not None, file.problems
+    found = [text for line, text in file.notes if line == 3]
+    assert len(found) == bool(confused)
+    assert all(confused in text for text in found)
+    assert DescriptorRules([file.domain]).match("d", [[entry]])[0].verdict is Verdict.UNMATCHED
 
 
 @pytest.mark.parametrize(("text", "line", "problem"), WRONG, ids=[problem for _, _, problem in WRONG])
@@ -223,9 +271,19 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, problem: st
 
 def test_all_problems_are_found_at_once() -> None:
     file = read_file(
-        "domain: d\ndescriptors:\n- key: k\n  means: client\n- key: l\n  rate_limit: {unit: age}"
+        "domain: d\ndescriptors:\n- key: k\n  means: client\n- key: l\n  rate_limit: {unit: age}\n"
+        "- key: m\n  share_threshold: true"
     )
-    assert [line for line, _ in file.problems] == [4, 6]
+    assert [line for line, _ in file.problems] == [4, 6, 7]
+
+
+def test_a_word_that_cannot_be_read_is_one_problem() -> None:
+    file = read_file(
+        "domain: d\ndescriptors:\n- key: [k]\n  charge: after\n  rate_limit: {unit: age}\n  descriptors:\n"
+        "  - value: v"
+    )
+    assert [line for line, _ in file.problems] == [3, 5, 7]
+    assert [line for line, _ in read_file("domain: [d]").problems] == [1]
 
 
 def test_more_rules_than_a_policy_takes_are_refused() -> None:
@@ -251,6 +309,12 @@ def test_rules_have_a_greatest_depth() -> None:
     assert list(problems_of(DescriptorDomain(domain="d", rules=rules))) == []
     deeper = DescriptorDomain(domain="d", rules=(DescriptorRule(key="k", then=rules),))
     assert len(list(problems_of(deeper))) == 1
+
+
+def test_problems_do_not_repeat_control_characters() -> None:
+    file = read_file('domain: d\ndescriptors:\n- key: "k\\e"\n- key: "k\\e"')
+    assert any("appears twice" in text for _, text in file.problems)
+    assert all(text.isprintable() for _, text in file.problems)
 
 
 #: Parts of files, in any order.

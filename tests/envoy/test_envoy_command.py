@@ -1,9 +1,11 @@
 """The commands ``fuseboard envoy check`` and ``fuseboard envoy try``, and the samples of docs/envoy.md."""
 
 import json
+import logging
 import os
 import re
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -87,6 +89,7 @@ def test_files_are_checked_together(limits_yaml: Path, capsys: pytest.CaptureFix
         (["check", "absent.yaml"], "cannot read absent.yaml"),
         (["try", "limits.yaml", "-d", "k"], "KEY=VALUE"),
         (["try", "limits.yaml", "-d", "=v"], "KEY=VALUE"),
+        (["try", "limits.yaml", "-d", "k=\udcff"], "must be UTF-8, not 'k=\\udcff'"),
     ],
 )
 def test_a_wrong_use_is_explained(
@@ -94,6 +97,22 @@ def test_a_wrong_use_is_explained(
 ) -> None:
     assert main(["envoy", *command]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_a_large_file_is_refused_without_reading_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.yaml"
+    with path.open("wb") as file:
+        file.truncate(64 * 2**20)
+    tracemalloc.start()
+    try:
+        assert main(["envoy", "check", str(path)]) == 1
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 * 2**20
+    assert "The file is larger than 256 KiB" in capsys.readouterr().err
 
 
 def test_without_pyyaml_the_command_names_the_extra(
@@ -168,3 +187,17 @@ def test_an_explanation_needs_a_configuration(
     limits.flushall()
     assert main(["envoy", "try", "limits.yaml", "--explain", "-d", "tenant=acme"]) == 2
     assert "no configuration yet" in capsys.readouterr().err
+
+
+def test_an_explanation_shows_no_log_lines(
+    limits_yaml: Path, pod: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explain(*given: object, **about: object) -> None:
+        logging.getLogger("fuseboard.breaker").warning("breaker.opened")
+
+    monkeypatch.setattr("fuseboard.cli.envoy.explain", explain)
+    # The handlers of pytest would take the line.
+    for name in ("", "fuseboard"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    assert main(["envoy", "try", "limits.yaml", "--explain", "-d", "tenant=acme"]) == 0
+    assert capsys.readouterr().err == ""

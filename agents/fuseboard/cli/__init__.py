@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.command == "sidecar":
             return sidecar.run(given)
-        if given.command == "envoy":
-            return envoy.run(given)
         # A log line of the agent on stderr would look like a finding.
         logging.getLogger("fuseboard").addHandler(logging.NullHandler())
+        if given.command == "envoy":
+            return envoy.run(given)
         return _doctor(given) if given.command == "doctor" else _explain(given)
     except Misconfigured as error:
         sys.stderr.write(f"fuseboard: {error}\n")

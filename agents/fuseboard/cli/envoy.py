@@ -118,10 +118,12 @@ def _read(path: Path) -> "DescriptorFile":
     if find_spec("yaml") is None:
         raise Misconfigured("reading YAML needs PyYAML: pip install 'fuseboard[envoy]'")
     # Here, so that the other commands need no PyYAML.
-    from fuseboard.contract.descriptor_file import read_file
+    from fuseboard.contract.descriptor_file import MAX_FILE, read_file
 
     try:
-        return read_file(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            # No file of this many characters is right, so the rest of it is not read.
+            return read_file(file.read(MAX_FILE + 1))
     except (OSError, UnicodeError) as error:
         raise Misconfigured(f"cannot read {path}: {error}") from error
 
@@ -130,6 +132,10 @@ def _entry(text: str) -> Entry:
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise Misconfigured(f"an entry is KEY=VALUE, like tenant=acme, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Misconfigured(f"an entry must be UTF-8, not {text!r}") from None
     return key, value
 
 
@@ -171,7 +177,7 @@ def _meaning(rule: DescriptorRule) -> str:
         *([f"hits are {rule.measure}"] if rule.measure != "calls" else []),
         *(["charged after the work, never refused"] if rule.charge is Charge.AFTER else []),
         *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
-        *(["one counter for all its values"] if rule.share else []),
+        *(["all its values share the counter of a rate_limit"] if rule.share else []),
         *([f"named {rule.name}"] if rule.name else []),
         *([f"replaces {', '.join(rule.replaces)}"] if rule.replaces else []),
     ]

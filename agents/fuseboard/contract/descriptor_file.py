@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
+from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from fuseboard.contract.descriptors import (
     MAX_LEVELS,
     MAX_TEXT,
+    WILDCARD,
     Charge,
     DescriptorDomain,
     DescriptorRule,
@@ -55,8 +57,9 @@ _LONG_MS = {"week": 7 * _MS["day"], "month": 31 * _MS["day"]}
 _BUCKETS = ("second", "minute")
 
 _NULL, _INT, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("null", "int", "bool"))
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_TRUE = frozenset({"true", "yes", "on", "y"})
+#: A 0 before another digit begins an octal number in YAML, which people rarely mean.
+_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})")
+_TRUE = frozenset({"true", "yes", "on"})
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -84,10 +87,12 @@ def read_file(text: str) -> DescriptorFile:
     """Read a file. Problems are in the answer; no exception is raised for them."""
     reader = _Reader()
     domain = reader.read(text)
-    if domain is not None and not reader.problems:
+    if domain is not None:
         for place, problem in problems_of(domain):
-            reader.problem(reader.lines.get(place, 0), problem)
-        reader.compare((), domain.rules)
+            if place not in reader.misread:
+                reader.problem(reader.lines[place], problem)
+        if not reader.problems:
+            reader.compare((), domain.rules)
     return DescriptorFile(
         domain=None if reader.problems else domain,
         problems=tuple(sorted(reader.problems)),
@@ -97,11 +102,13 @@ def read_file(text: str) -> DescriptorFile:
 
 
 def limit_text(limit: Limit) -> str:
-    """How a limit from a file counts, and why: ``10 per minute, by a token bucket: ...``."""
+    """How a limit from a file counts, and why: ``10 per minute, in a token bucket, because ...``."""
     period = limit.period
-    if period is not None:
-        return f"{limit.limit:,} per {period.value}, in calendar {period.value}s of UTC"
-    unit = next(unit for unit in _BUCKETS if _MS[unit] == limit.window_ms)
+    unit = period.value if period else next(unit for unit in _BUCKETS if _MS[unit] == limit.window_ms)
+    if limit.limit == 0:
+        return f"0 per {unit}: every hit is above the limit"
+    if period:
+        return f"{limit.limit:,} per {unit}, in calendar {unit}s of UTC"
     return (
         f"{limit.limit:,} per {unit}, in a token bucket, because no calendar period is as short: "
         f"{limit.burst:,} may pass at once, and it refills evenly"
@@ -113,6 +120,8 @@ class _Reader:
         self.problems: list[Remark] = []
         self.notes: list[Remark] = []
         self.lines: dict[Place, int] = {}
+        #: Rules with words that cannot be read. What is missing in them would look like another problem.
+        self.misread: set[Place] = set()
 
     def problem(self, line: int, text: str) -> None:
         self.problems.append(Remark(line, text))
@@ -140,10 +149,10 @@ class _Reader:
             return None
         words = self._words(root, _ROOT)
         self.lines[()] = _line(root)
-        return DescriptorDomain(
-            domain=self._text(words.get("domain")),
-            rules=tuple(self._rules((), words.get("descriptors"))),
-        )
+        name = self._text(words.get("domain"))
+        if self.problems:
+            self.misread.add(())
+        return DescriptorDomain(domain=name, rules=tuple(self._rules((), words.get("descriptors"))))
 
     def _is_plain(self, text: str) -> bool:
         """Whether the text has one document without aliases and tags, which is not nested deeply.
@@ -175,6 +184,7 @@ class _Reader:
         for number, item in enumerate(self._items(node)):
             here = (*place, number)
             self.lines[here] = _line(item)
+            before = len(self.problems)
             words = self._words(item, _RULE)
             for word in _NOT_NEEDED:
                 if word in words:
@@ -182,15 +192,19 @@ class _Reader:
                         _line(words[word]),
                         f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
                     )
-            yield self._rule(here, words)
+            rule = self._rule(words)
+            if len(self.problems) > before:
+                self.misread.add(here)
+            yield replace(rule, then=tuple(self._rules(here, words.get("descriptors"))))
 
-    def _rule(self, place: Place, words: dict[str, Node]) -> DescriptorRule:
+    def _rule(self, words: dict[str, Node]) -> DescriptorRule:
+        """The rule, without those below it."""
         shadow = self._flag(words.get("shadow_mode"))
         measure = self._text(words.get("measure")) or "calls"
         limit, rate = None, self._words(words.get("rate_limit"), _LIMIT)
         unlimited = self._flag(rate.get("unlimited"))
         name = self._text(rate.get("name"))
-        if unlimited and "unit" in rate:
+        if unlimited and not _is_missing(rate.get("unit")):
             self.problem(_line(rate["unit"]), "An unlimited rule has no unit.")
         elif not unlimited and not _is_missing(words.get("rate_limit")):
             limit = self._limit(words["rate_limit"], rate, measure=measure, shadow=shadow)
@@ -211,14 +225,13 @@ class _Reader:
             dependency=self._text(words.get("dependency")),
             measure=measure,
             charge=self._word(words.get("charge"), Charge) or Charge.BEFORE,
-            then=tuple(self._rules(place, words.get("descriptors"))),
         )
 
     def _limit(self, node: Node, rate: dict[str, Node], *, measure: str, shadow: bool) -> Limit | None:
         unit = self._text(rate.get("unit")).lower()
         requests = self._whole(rate.get("requests_per_unit"))
-        if "requests_per_unit" not in rate:
-            self.note(_line(node), "requests_per_unit is missing: the rule refuses everything.")
+        if _is_missing(rate.get("requests_per_unit")):
+            self.note(_line(node), "requests_per_unit is missing: the limit is 0.")
         name = self._text(rate.get("name"))
         fields: dict[str, Any] = {
             "name": name if is_slug(name) else "descriptor",
@@ -247,16 +260,16 @@ class _Reader:
 
     def compare(self, place: Place, rules: tuple[DescriptorRule, ...]) -> None:
         """Note where envoyproxy/ratelimit, which joins key and value by ``_``, would confuse two rules."""
-        keys = {rule.key for rule in rules}
+        keys = sorted({rule.key for rule in rules})
         for number, rule in enumerate(rules):
-            joined = f"{rule.key}_{rule.value}" if rule.value else rule.key
-            for at in (found.start() for found in re.finditer("_", rule.key)):
-                if rule.key[:at] in keys:
-                    self.note(
-                        self.lines[*place, number],
-                        f"envoyproxy/ratelimit joins key and value: it takes {rule_text(rule)} also for the "
-                        f"key {rule.key[:at]} with the value {joined[at + 1 :]}. Fuseboard does not.",
-                    )
+            # One key shows it. A note for each would be as many as rules times keys.
+            confused = next(filter(None, (_confused(rule, key) for key in keys)), None)
+            if confused is not None:
+                self.note(
+                    self.lines[*place, number],
+                    f"envoyproxy/ratelimit joins key and value: it takes {rule_text(rule)} also for "
+                    f"{confused}. Fuseboard does not.",
+                )
             self.compare((*place, number), rule.then)
 
     def _words(self, node: Node | None, known: tuple[str, ...]) -> dict[str, Node]:
@@ -297,7 +310,9 @@ class _Reader:
         return flag
 
     def _whole(self, node: Node | None) -> int:
-        number: int = self._scalar(node, f"a whole number from 0 to {MAX_LIMIT:,}", _as_whole, 0)
+        number: int = self._scalar(
+            node, f"a whole number from 0 to {MAX_LIMIT:,}, written in decimal", _as_whole, 0
+        )
         return number
 
     def _word(self, node: Node | None, words: type[_Word]) -> _Word | None:
@@ -342,6 +357,20 @@ def _as_whole(node: ScalarNode) -> int | None:
         return None
     number = int(node.value)
     return number if 0 <= number <= MAX_LIMIT else None
+
+
+def _confused(rule: DescriptorRule, key: str) -> str | None:
+    """Entries of another key that envoyproxy/ratelimit cannot tell from those of the rule."""
+    if key == rule.key:
+        return None
+    joined = f"{rule.key}_{rule.value}" if rule.value else rule.key
+    fixed, star, _ = joined.partition(WILDCARD)
+    if fixed.startswith(f"{key}_"):
+        return f"the key {key} with the value {joined[len(key) + 1 :]!r}"
+    # Without a rule for its value, an entry takes the rule that is named like its key.
+    if joined == key or (star and f"{key}_".startswith(fixed)):
+        return f"the key {key}"
+    return None
 
 
 def _unknown_unit(unit: str) -> str:

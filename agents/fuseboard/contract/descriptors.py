@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from fuseboard.contract.endpoints import starred
 from fuseboard.contract.policy import Limit, PolicyError, check_limits
-from fuseboard.contract.words import Slug, is_slug
+from fuseboard.contract.words import UNREADABLE, Slug, is_slug
 
 #: Rules of one domain, on all levels.
 MAX_RULES = 1_000
@@ -27,6 +27,7 @@ MAX_LEVELS = 8
 #: Characters of a key, a value or a name.
 MAX_TEXT = 500
 
+_unreadable = re.compile(f"[{UNREADABLE}]")
 _ADVICE = "With `means: tenant`, one rule serves every tenant."
 
 #: Any characters, in the value of a rule.
@@ -224,6 +225,8 @@ def problems_of(domain: DescriptorDomain) -> Iterator[tuple[Place, str]]:
     """Yield contradictions, each with the place of its rule."""
     if not domain.domain:
         yield (), "Enter the name of the domain."
+    if _unreadable.search(domain.domain):
+        yield (), "The name of the domain cannot contain control characters."
     count, size = _count(domain.rules), len(msgspec.json.encode(domain))
     if count > MAX_RULES:
         yield (), f"The domain has {count:,} rules. {MAX_RULES:,} are allowed. {_ADVICE}"
@@ -244,7 +247,7 @@ def _problems_of_level(place: Place, rules: tuple[DescriptorRule, ...]) -> Itera
     for number, rule in enumerate(rules):
         here = (*place, number)
         if (rule.key, rule.value) in seen:
-            yield here, f"A rule for {rule_text(rule)} appears twice."
+            yield here, f"A rule for {rule_text(rule)!r} appears twice."
         seen.add((rule.key, rule.value))
         yield from ((here, problem) for problem in _problems_of_rule(rule))
         yield from _problems_of_level(here, rule.then)
@@ -253,6 +256,8 @@ def _problems_of_level(place: Place, rules: tuple[DescriptorRule, ...]) -> Itera
 def _problems_of_rule(rule: DescriptorRule) -> Iterator[str]:
     if not rule.key:
         yield "Enter the key."
+    if any(map(_unreadable.search, (rule.key, rule.value, rule.name, *rule.replaces))):
+        yield "Keys, values and names cannot contain control characters."
     if WILDCARD in rule.key:
         yield "A key cannot contain *: write the pattern as the value."
     if rule.share and WILDCARD not in rule.value:
