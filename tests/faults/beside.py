@@ -61,7 +61,7 @@ class Beside:
         self._listen = self._probes = "127.0.0.1:0"
         # A connection of its own for each request: none is left from a sidecar that was killed.
         self._http = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        self.begin()
+        self._process: subprocess.Popen[str] | None = None
 
     # The process
 
@@ -69,7 +69,7 @@ class Beside:
         """Returns when it decides."""
         command = [sys.executable, "-m", "fuseboard", "sidecar", "--listen", self._listen]
         with self.log.open("ab") as errors:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 [*command, "--probes", self._probes],
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -78,8 +78,8 @@ class Beside:
                 text=True,
                 start_new_session=True,
             )
-        assert self._process.stdout is not None
-        self._listen, self._probes = (self._address(self._process.stdout.readline()) for _ in range(2))
+        assert process.stdout is not None
+        self._listen, self._probes = (self._address(process.stdout.readline()) for _ in range(2))
 
     def _address(self, line: str) -> str:
         found = re.search(r"http://(\S+)", line)
@@ -89,18 +89,18 @@ class Beside:
 
     def kill(self) -> None:
         """``kill -9``."""
-        kill_group(self._process)
+        kill_group(self._begun)
         self._gone()
 
     def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        self._begun.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        self._begun.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """As Kubernetes stops it: it reports what is left."""
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             self.go_on()
             self._process.terminate()
             try:
@@ -110,10 +110,16 @@ class Beside:
             self._gone()
         self._http.close()
 
+    @property
+    def _begun(self) -> "subprocess.Popen[str]":
+        assert self._process is not None
+        return self._process
+
     def _gone(self) -> None:
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        process = self._begun
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
     # The application
 
@@ -169,7 +175,9 @@ def beside(field: Field, *names: str) -> Iterator[list[Beside]]:
         started = []
         for name in names:
             one = Beside(field, name)
+            # One that does not start as it should must end, too.
             stack.callback(one.stop)
+            one.begin()
             started.append(one)
         yield started
 
@@ -183,18 +191,6 @@ def shared(field: Field, *sidecars: Beside, within_s: float = 60.0) -> float:
         return decision["mode"] == "shared" and decision["revision"] >= revision
 
     return field.until("sidecars that share", lambda: all(map(decides, sidecars)), within_s)
-
-
-def surely_in_one_window(calls: Iterable[tuple[int, int]], window_us: int) -> int:
-    """The most calls that one window saw for certain: each was charged between its two times."""
-    spans = sorted(calls)
-    return max(
-        (
-            sum(end < begin + window_us for start, end in spans[number:] if start < begin + window_us)
-            for number, (begin, _) in enumerate(spans)
-        ),
-        default=0,
-    )
 
 
 def times_of(field: Field, target: str, since_us: int, calls: Iterable[Call]) -> list[tuple[int, int]]:

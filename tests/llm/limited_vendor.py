@@ -13,7 +13,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from random import Random
-from typing import Any
 
 from tests.llm.vendor import Vendor, served
 from tools.demo.model_formats import Scenario
@@ -34,7 +33,6 @@ HALVED, DOUBLED, MORE_OTHERS, FEWER_OTHERS = 1 / 3, 2 / 3, 1 / 6, 1 / 2
 SILENT_BURST_S = 6.0
 WORDS = 5
 LATE_S = 1.0
-KINDS = ("minute", "second", "fixed", "silent", "slots")
 
 
 def allowed(part: float) -> float:
@@ -76,7 +74,8 @@ class LimitedVendor(Vendor):
         self._lock = threading.Lock()
         self._rule = rule(kind, 1.0)
         self._began = float("inf")
-        self.refused = self.others = self.others_refused = 0
+        #: Calls of the pods alone.
+        self.refused = 0
 
     def play(self, began: float, seconds: float) -> None:
         """The others call until the end."""
@@ -92,11 +91,8 @@ class LimitedVendor(Vendor):
             self._wait(due)
             # Others do not make up for a pause of the machine.
             due = max(due, self._now() - LATE_S)
-            self.others += 1
             if self._ask().good:
                 heapq.heappush(ends, due + ANSWER_S)
-            else:
-                self.others_refused += 1
             due += self._draw.expovariate(others_per_s(due / seconds))
 
     def _now(self) -> float:
@@ -114,7 +110,8 @@ class LimitedVendor(Vendor):
         headers = _anthropic(answer.headers) if path == "/v1/messages" else answer.headers
         if answer.good:
             return Scenario(words=WORDS, headers=headers, takes_s=ANSWER_S * self._draw.uniform(0.5, 1.5))
-        self.refused += 1
+        with self._lock:
+            self.refused += 1
         if answer.wait_s is not None and answer.headers:
             # Those of Anthropic are whole seconds.
             whole = path == "/v1/messages"
@@ -154,13 +151,7 @@ def main(kind: str, seed: str) -> None:
         vendor.play(began, seconds)
         # Pods still wait for their last answers.
         sys.stdin.readline()
-        figures: dict[str, Any] = {
-            "requests": vendor.requests,
-            "refused": vendor.refused,
-            "others": vendor.others,
-            "others_refused": vendor.others_refused,
-        }
-        _say(json.dumps(figures))
+        _say(json.dumps({"requests": vendor.requests, "refused": vendor.refused}))
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ for (;;) {
   const asked = Date.now();
   let decided = 0;
   const send = (ms) => {
-    decided = Date.now();
+    decided = Date.now() + 1; // whole milliseconds: it must not be before the decision
     return fetch(VENDOR_URL, { method: "POST", signal: AbortSignal.timeout(ms) });
   };
   const how = await guarded(DEPENDENCY, send).then((answer) => `made ${answer.status}`, (error) => error.message);

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
 from time import monotonic
@@ -138,11 +138,12 @@ async def main(name: str, redis_url: str, pods: str, fleet: str, per_s: str, see
                 )
         calls.alone = sum(agent.counters.local_decisions for agent in agents)
         sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await sampling
     json.dump(vars(calls), sys.stdout)
 
 
 if __name__ == "__main__":
-    # Every refusal is logged; nobody reads the pipe meanwhile.
+    # Agents log every refusal, and the figures tell the same.
     logging.disable(logging.CRITICAL)
     asyncio.run(main(*sys.argv[1:]))

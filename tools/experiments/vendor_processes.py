@@ -72,12 +72,19 @@ class Played:
     refused: list[float] = field(default_factory=list)
     held: int = 0
     followed: list[tuple[float, float]] = field(default_factory=list)
-    #: The vendor's own count.
+    #: The vendor's own counts: calls, and those that it refused.
     requests: int = 0
+    refusals: int = 0
 
     @property
     def refused_share(self) -> float:
         return len(self.refused) / max(1, len(self.ok) + len(self.refused))
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the vendor counted what its clients saw."""
+        seen = (len(self.ok) + len(self.refused), len(self.refused))
+        return (self.requests, self.refusals) == seen
 
     @property
     def used(self) -> float:
@@ -145,8 +152,9 @@ def in_processes(kinds: list[str], *, seconds: float, pods: int = PODS, processe
         ]
         for child in fleet:
             child.line()
+        began = time.monotonic() + 1
         for child in (*vendors.values(), *fleet):
-            child.say(f"{time.monotonic() + 1} {seconds}")
+            child.say(f"{began} {seconds}")
         found = [child.found(seconds) for child in fleet]
         for vendor in vendors.values():
             vendor.say("end")
@@ -160,6 +168,7 @@ def in_processes(kinds: list[str], *, seconds: float, pods: int = PODS, processe
                 sum(one["held"][kind] for one in found),
                 found[0]["followed"][kind],
                 counted[kind]["requests"],
+                counted[kind]["refused"],
             )
             for kind in kinds
         },
@@ -250,9 +259,7 @@ def result_of(run: Run, virtual: dict[str, Played]) -> Result:
         f"The vendors have counted the calls of the pods, {len(run.errors)} had another error, and"
         f" the pods made {run.alone} decisions without Redis; the machine delayed calls by at most"
         f" {ms(run.late_s)}",
-        not run.errors
-        and run.alone == 0
-        and all(one.requests == len(one.ok) + len(one.refused) for one in found.values()),
+        not run.errors and run.alone == 0 and all(one.agrees for one in found.values()),
     )
     return result
 

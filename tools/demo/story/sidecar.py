@@ -25,6 +25,7 @@ from tools.demo.scenario import ZONES
 from tools.demo.seed import DIRECTOR, ENVIRONMENT
 from tools.demo.story.asking import another_pod
 from tools.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.windows import surely_in_one_window
 
 NAME = "storefront"
 DEPENDENCY = "parcel-tracking"
@@ -39,7 +40,7 @@ _WITH_CURL = "tools.demo.storefront_curl"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What one program saw of one call; milliseconds since 1970."""
+    """What one program saw of one call; milliseconds since 1970: Redis counted it between both."""
 
     asked: float
     decided: float
@@ -83,7 +84,8 @@ def sidecar(chapter: Chapter) -> str:
 def _judge(own: list[Call], other: list[Call], language: str) -> str:
     made = [sum(call.is_made for call in calls) for calls in (own, other)]
     everything = Counter(call.how for call in [*own, *other])
-    worst = _surely_in_one_window([call for call in [*own, *other] if call.is_made])
+    spans = [(call.asked, call.decided) for call in [*own, *other] if call.is_made]
+    worst = surely_in_one_window(spans, WINDOW_S * 1000)
     said = (
         f"the vendor allows {LIMIT} calls in any {WINDOW_S} s: Python made {made[0]}, {language} {made[1]},"
         f" and no window had more than {worst}; {everything[_LIMITED]} were refused"
@@ -91,16 +93,6 @@ def _judge(own: list[Call], other: list[Call], language: str) -> str:
     if worst > LIMIT or not all(made) or everything.keys() - {_LATE} != {"made 200", _LIMITED}:
         raise CheckFailed(f"{said}; the programs saw {dict(everything)}")
     return said
-
-
-def _surely_in_one_window(calls: list[Call]) -> int:
-    """The most calls in one window for certain: Redis counted each between its two times."""
-    ordered = sorted(calls, key=lambda call: call.asked)
-    ends = [first.asked + WINDOW_S * 1000 for first in ordered]
-    return max(
-        sum(call.asked < end and call.decided < end for call in ordered[number:])
-        for number, end in enumerate(ends)
-    )
 
 
 def _register() -> int:
