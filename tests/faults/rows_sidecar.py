@@ -51,12 +51,18 @@ def _take_slots(one: Beside) -> list[Call]:
     return taken
 
 
-def _free_slots(one: Beside) -> int:
-    """How many the application gets; it gives them back."""
-    taken = [call for call in (one.call("open-road") for _ in range(SLOTS)) if call.how == "allowed"]
-    if taken:
-        one.report(*taken)
-    return len(taken)
+def _wait_for_slots(field: Field, one: Beside) -> list[Call]:
+    """Each slot is taken as soon as it is free."""
+    taken: list[Call] = []
+
+    def has_all() -> bool:
+        call = one.call("open-road")
+        if call.how == "allowed":
+            taken.append(call)
+        return len(taken) == SLOTS
+
+    field.until("the application has all slots", has_all, 4 * SLOT_S)
+    return taken
 
 
 def _all(what: str, expected: str, calls: Iterable[Call]) -> None:
@@ -124,10 +130,11 @@ def killed(field: Field) -> str:
         answer = one.report(*slots, *probes)
         _close(field, one, limits)
         closed_s = time.monotonic() - began
-        field.until("all slots to be free", lambda: _free_slots(one) == SLOTS, 4 * SLOT_S)
+        again = _wait_for_slots(field, one)
         free_s = time.monotonic() - began
-        # No more than that.
-        one.report(*_take_slots(one))
+        # All of them, and no more.
+        _all("the call without a slot", "concurrency", [one.call("open-road")])
+        one.report(*again)
     _all("calls without a sidecar", UNGUARDED, alone)
     if (answer["accepted"], set(answer["unknown"])) != (0, {call.permit for call in [*slots, *probes]}):
         raise Broken(f"permits of before: {answer}")
