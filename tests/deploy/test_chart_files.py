@@ -62,6 +62,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"env": {"LOG_LEVEL": "DEBUG"}}, "$.env"),
     ({"secrets": {"keys": {"SECRET_KEY": "secret-key"}}}, "$.secrets.keys"),
     ({"networkPolicies": {"agents": []}}, "$.networkPolicies.agents"),
+    # Kubernetes takes rules without `from` as rules for everybody.
+    ({"networkPolicies": {"scrapers": None}}, "$.networkPolicies"),
     ({"mfa_roles": "admin"}, "$"),
     ({"listen": "127.0.0.1"}, "$.listen"),
     ({"proxies": ""}, "$.proxies"),

@@ -173,6 +173,45 @@ def test_helm_waits_for_what_the_next_command_needs() -> None:
     assert ["--wait" in command.split() for command in commands] == [True, True]
 
 
+def test_every_command_of_the_page_names_the_namespace() -> None:
+    """Without it, Helm and kubectl look into another one."""
+    commands = re.findall(r"(?:^|`)((?:kubectl|helm) [^`\n]*)", PAGE, re.MULTILINE)
+    # The row about what was not tried has the words `helm upgrade`.
+    commands = [found for found in commands if found != "helm upgrade"]
+    assert len(commands) >= 15
+    elsewhere = [found for found in commands if "--namespace fuseboard" not in found]
+    assert elsewhere == ["kubectl create namespace fuseboard"]
+
+
+def test_the_files_with_secrets_do_not_stay_in_the_checkout() -> None:
+    """Nobody else of the machine reads them meanwhile."""
+    (block,) = re.findall(r"^```sh\n(kubectl create namespace.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    made = re.findall(r" > ([\w-]+)$", block, re.MULTILINE)
+    lines = block.splitlines()
+    assert lines[-1] == f"rm {' '.join(made)}"
+    assert lines.index("umask 077") < next(number for number, line in enumerate(lines) if " > " in line)
+
+
+def test_the_page_leads_the_host_to_web_where_no_manifest_does() -> None:
+    assert not [manifest for manifest in manifests("plain") if manifest["kind"] == "Ingress"]
+    (port,) = (
+        manifest["spec"]["ports"][0]["port"]
+        for manifest in manifests("plain")
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Service", "fuseboard-web")
+    )
+    assert f"port {port} of the Service `fuseboard-web`" in PAGE
+
+
+def test_selectors_of_runbooks_find_pods_of_the_chart() -> None:
+    texts = "\n".join(path.read_text() for path in sorted((ROOT / "docs/runbooks").glob("*.md")))
+    found = re.findall(r"kubectl[^`\n]* (?:-l|--selector)[ =](\S+?)`", texts)
+    assert found
+    labels = [set(process("plain", part).labels.items()) for part in PARTS]
+    for selector in found:
+        wanted = {tuple(label.split("=")) for label in selector.split(",")}
+        assert any(wanted <= each for each in labels), selector
+
+
 def test_the_page_removes_the_claims_of_gateways() -> None:
     """A claim has the labels of its selector."""
     (label,) = re.findall(r"delete pvc --selector (\S+)", PAGE)

@@ -299,7 +299,7 @@ def test_a_drain_takes_one_pod_of_a_process_at_a_time() -> None:
         }
 
     assert parts("plain") == {"web", "gateway", "worker"}
-    # A budget for one pod would stop the drain of its node.
+    # A budget that lets one pod go protects no single one.
     assert parts("full") == {"web", "gateway"}
 
 
