@@ -1,8 +1,10 @@
 """What a call costs that a sidecar guards, beside envoyproxy/ratelimit's ``/json`` and a bare HTTP server.
 
 A pair is the question whether a call may be made, and the report of its outcome. Its cost is the CPU of the
-serving process and of Redis, whose limit is never leased: every question asks Redis. ``RATELIMIT`` names the
-program of envoyproxy/ratelimit, if it is not in ``PATH``. Run it as ``python tools/bench/sidecar.py``.
+serving process and of Redis, whose limit is never leased: every question asks Redis. ``RATELIMIT_SERVER``
+names the program of envoyproxy/ratelimit, if it is not in ``PATH``.
+
+Run it as ``python tools/bench/sidecar.py``.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from control_plane.stand import PROJECT, Bars, Skip, say, within
 from controlplane.embedded.children import free_port, last_lines
 from controlplane.embedded.valkey import Valkey
 from tests.agents.published import ENVIRONMENT, publish
+from tests.envoy.real_ratelimit import VARIABLE
 from tests.waiting import wait_until
 from tools.bench.http_pairs.callers import DOMAIN, ENTRY, Kind, drive, request
 from tools.bench.side_by_side import ours
@@ -94,9 +97,9 @@ def start_sidecar(stack: ExitStack, url: str, folder: Path) -> tuple[int, int]:
 
 def start_ratelimit(stack: ExitStack, valkey: Valkey, folder: Path) -> tuple[int, int]:
     """envoyproxy/ratelimit with one limit that admits everything. Raises ``Skip``."""
-    program = os.environ.get("RATELIMIT") or shutil.which("ratelimit")
+    program = shutil.which(os.environ.get(VARIABLE) or "ratelimit")
     if program is None:
-        raise Skip("RATELIMIT names no program of envoyproxy/ratelimit")
+        raise Skip(f"{VARIABLE} names no program of envoyproxy/ratelimit")
     limits = folder / "bench/config"
     limits.mkdir(parents=True)
     unit = "{ unit: second, requests_per_unit: 50000000 }"
