@@ -320,6 +320,19 @@ async def test_a_check_counts_no_request(limits: redis.Redis, redis_url: str):
     assert counted == {"acme": (1, 0), "-": (1, 0)}
 
 
+async def test_a_check_takes_no_count_of_a_shadow_limit(limits: redis.Redis, redis_url: str):
+    trial = msgspec.structs.replace(FIVE, name="trial", limit=1, shadow=True)
+    tiers = (Tier(name="free", quotas=(trial,)), Tier(name="unlimited"))
+    rules = msgspec.structs.replace(RULES, tiers=tiers)
+    async with running(redis_url, configuration=configured(rules)) as server:
+        joint, wanted = server.admission.joint, [Wanted("acme", ONE_CALL, NO_SUBJECT)]
+        for _ in range(3):
+            # The check is the first in the question that both share.
+            checked, admitted = await asyncio.gather(joint.check(wanted), joint.admit(wanted))
+            assert (checked.allowed, admitted.allowed) == (True, True)
+        assert {rule.rule: rule.shadow for rule in server.counters.wire().rules}["trial"] == 2
+
+
 async def test_while_callers_check_a_remembered_refusal_still_answers(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(RULES)) as server:
         joint = server.admission.joint

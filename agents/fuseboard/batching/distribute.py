@@ -21,6 +21,8 @@ def tally_shadows(question: Question, reply: Reply) -> None:
     if not any(over):
         return
     for demand, places in zip(question.groups, question.places, strict=True):
+        if demand.only_asks:
+            continue  # no call of its own: the others' calls are counted where they are
         for own, (ref, place) in enumerate(zip(demand.refs, places, strict=True)):
             calls, over[place - 1] = over[place - 1], 0
             if calls and ref.limit.shadow:
