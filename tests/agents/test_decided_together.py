@@ -447,11 +447,24 @@ async def test_limits_of_the_caller_are_counted_without_redis_too():
      Ask(limit=SLOW_PATH, key="x", tenant="acme"), Ask(limit=SLOW_PATH, key="x", subject=ADDRESS),
      Ask(limit=msgspec.structs.replace(SLOW_PATH, limit=-1), key="x"),
      Ask(limit=msgspec.structs.replace(SLOW_PATH, burst=5), key="x"),
+     Ask(limit=msgspec.structs.replace(SLOW_PATH, per=[]), key="x"),
      Ask(limit=PER_IP, key="x"), Ask(limit={"limit": 3}, key="x"), Ask(limit=SLOW_PATH, key=3)],
 )  # fmt: skip
 async def test_a_wrong_limit_of_the_caller_is_refused_at_once(wrong: Ask):
     with pytest.raises(Misconfigured):
         await FakeAgent().admit_together([wrong])
+
+
+async def test_two_rules_of_one_counter_are_refused_at_once(agent: Agent):
+    looser = msgspec.structs.replace(SLOW_PATH, limit=100)
+    with pytest.raises(Misconfigured, match="slow-path"):
+        await agent.admit_together([Ask(limit=looser, key="x"), own("x", 4)])
+    assert (await agent.admit_together([Ask(limit=looser, key="x"), own("y", 3)])).allowed
+
+
+async def test_a_key_that_is_not_unicode_is_counted(agent: Agent):
+    assert (await agent.admit_together([own("\ud800", 3)])).allowed
+    assert (await agent.admit_together([own("\ud800")])).rule == "slow-path"
 
 
 async def test_the_fake_allows_limits_of_the_caller():

@@ -30,7 +30,9 @@ def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
         raise Misconfigured(f"asks must be a list of fuseboard.Ask, not {asks!r:.80}")
     if not 1 <= len(asks) <= MAX_ASKS:
         raise Misconfigured(f"1 to {MAX_ASKS} asks are decided together, not {len(asks)}")
-    return [_wanted(ask, ipv6_prefix) for ask in asks]
+    wanted = [_wanted(ask, ipv6_prefix) for ask in asks]
+    _check_own_limits([one.own for one in wanted if one.own is not None])
+    return wanted
 
 
 def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
@@ -61,7 +63,21 @@ def _own(ask: Ask) -> Wanted:
         raise Misconfigured(f"the key of a limit must be a text of 1 to {MAX_KEY} characters")
     if ask.tenant is not None or ask.subject != NO_SUBJECT:
         raise Misconfigured("a limit of the caller decides alone: make another ask for the tenant or subject")
-    return Wanted("", costs_of(ask.cost, ask.costs), NO_SUBJECT, OwnLimit(_checked(ask.limit), key))
+    # Half a surrogate pair cannot be encoded. It counts as "?", as in the values of a subject.
+    key = key.encode(errors="replace").decode()
+    try:
+        limit = _checked(ask.limit)
+    except TypeError as error:  # such as a list in place of a tuple
+        raise Misconfigured(f"the limit {ask.limit.name!r:.80} is not valid: {error}") from None
+    return Wanted("", costs_of(ask.cost, ask.costs), NO_SUBJECT, OwnLimit(limit, key))
+
+
+def _check_own_limits(own: Sequence[OwnLimit]) -> None:
+    """Raises ``Misconfigured`` if two rules have one counter: only one of them would decide."""
+    rules: dict[tuple[str, str], Limit] = {}
+    for one in own:
+        if rules.setdefault((one.limit.name, one.key), one.limit) != one.limit:
+            raise Misconfigured(f"two limits are named {one.limit.name!r} and count the same key")
 
 
 @lru_cache(maxsize=4096)
@@ -90,10 +106,10 @@ class Asks(PodState, LoopAgent):
         """Decide up to 50 requests at once: all are allowed and charged, or none.
 
         Each is what ``admit_request`` takes, and is charged to the same limits, or has a ``limit`` of its
-        caller, which counts its ``key``. A limit that several of them
-        share is charged their sum, also a limit of all callers. ``parts`` of the decision has a decision for
-        each: what its limits have left, and when all are refused, which of its own limits refused, if any,
-        and for how long. A part that is allowed then lacks nothing itself.
+        caller, which counts its ``key``. A limit that several of them share is charged their sum, also a
+        limit of all callers. ``parts`` of the decision has a decision for each: what its limits have left,
+        and when all are refused, which of its own limits refused, if any, and for how long. A part that is
+        allowed then lacks nothing itself.
 
         Pass the decision, not a part, to ``finish``, ``settle`` or ``give_back``: they are about all of them.
         ``settle`` says what each of them has cost of a measure. One script call in Redis decides, so no other
