@@ -19,6 +19,7 @@ from fuseboard.batching.account_domains import AccountDomains
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.probes import Probes
@@ -80,23 +81,25 @@ def compose_admission(
         configuration, counters, drill_store, health, spending, redis_fallback.limits, decisions
     )
     redis_fallback.limits.settle = shared.settlements.add
+    kept = KeptDemands(most_subjects)
     domains = RequestDomains(
         environment,
         shared.settlements,
+        kept=kept,
         service=service,
         together=store.together,
         most_subjects=most_subjects,
     )
     reports = Reports(store=drill_store, health=health, tuning=lambda: configuration.snapshot.tuning)
     guards = CallGuards(configuration, monotonic, enabled=guards_calls)
-    calls = _compose_calls(shared, environment, drill_store, reports, guards, on_change)
+    calls = _compose_calls(shared, environment, drill_store, reports, guards, kept, on_change)
     return Admission(
         store=drill_store,
         redis_fallback=redis_fallback,
         requests=RequestAdmission(domains=domains, **structs.asdict(shared)),
         calls=calls,
         outcomes=_compose_outcomes(calls, reports),
-        accounts=AccountDomains(environment, shared.settlements),
+        accounts=AccountDomains(environment, shared.settlements, kept),
         guarded=GuardedCalls(calls, calls.guards),
     )
 
@@ -143,6 +146,7 @@ def _compose_calls(
     store: DrillStore,
     reports: Reports,
     guards: CallGuards,
+    kept: KeptDemands,
     on_change: Callable[[], None],
 ) -> CallAdmission:
     configuration, server = shared.configuration, shared.decisions.server
@@ -153,6 +157,7 @@ def _compose_calls(
         counters=shared.counters,
         settlements=shared.settlements,
         leases=shared.leases,
+        kept=kept,
         reports=reports,
         on_change=on_change,
     )

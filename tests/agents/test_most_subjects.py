@@ -1,12 +1,18 @@
 """A flood of tenants and addresses: memory stays bounded, and what was spent stays spent."""
 
+import weakref
+from typing import cast
+
 import msgspec
 import redis
 
 from fuseboard import Subject
 from fuseboard.admission.joint_admission import Wanted
+from fuseboard.batching.domains import LimitDomain, SubjectDemands, demand_of
+from fuseboard.batching.kept_demands import KeptDemands
+from fuseboard.breaker import stated_measures
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
-from fuseboard.contract.words import Algorithm, Dimension, Mode
+from fuseboard.contract.words import Algorithm, Dimension, Mode, Outcome
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
 from tests.agents.servers import PATIENT, POLICY, REQUESTS, Server, configured, running
 from tests.waiting import eventually
@@ -59,6 +65,40 @@ async def test_a_flood_keeps_no_more_than_the_most_and_changes_no_decision(
             lambda: admission.admit_request("slow"), accept=lambda decision: decision.allowed
         )
         assert again.mode is Mode.SHARED
+
+
+async def test_costs_that_change_with_each_call_fill_no_memory_whoever_asks(
+    limits: redis.Redis, redis_url: str
+):
+    async with running(redis_url, configuration=configured(RULES, tenants=TENANTS)) as server:
+        admission, domains = server.admission, server.admission.joint.requests.domains
+        domains._kept.most = MOST
+        assert (await admission.admit_request("acme", 5)).allowed
+        for number in range(FLOOD):
+            await admission.admit_request(f"t{number % 50}", 1, costs={"tokens": number})
+            permit = await admission.admit_call(f"d{number % 50}", "", 1, costs={f"m{number}": 2})
+            admission.report(permit, Outcome.NEUTRAL)
+        breakers = admission.calls.breakers.values()
+        kept = [one._demands for one in (*domains._asked.values(), *breakers)]
+        assert sum(map(len, (*kept, *[breaker._refs for breaker in breakers]))) <= MOST
+        assert (await admission.admit_request("acme")).rule == "five"
+
+
+def test_demands_of_rules_that_are_gone_are_not_kept():
+    kept = KeptDemands()
+    subject = SubjectDemands(cast(LimitDomain, None), RULES, kept, MOST)
+    subject.demand((("calls", 2),), NO_SUBJECT, lambda: demand_of([], ()))
+    gone = weakref.ref(subject)
+    del subject
+    assert gone() is None
+
+
+async def test_measures_that_change_with_each_call_fill_no_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stated_measures, "MAX_MEASURES", 10)
+    async with running("redis://127.0.0.1:1", configuration=configured(RULES), connected=False) as server:
+        for number in range(50):
+            server.admission.calls.breakers["payments"].demand(((f"m{number}", 1),))
+        assert len(server.admission.calls.breakers["payments"].measures._stated) <= 10
 
 
 async def test_a_flood_without_redis_forgets_no_share_that_is_spent():

@@ -427,7 +427,7 @@ class Admission:
         found = [
             Uncharged(dependency=breaker.name, measure=measure)
             for breaker in tuple(self.calls.breakers.values())
-            for measure in breaker.uncharged
+            for measure in breaker.measures.uncharged
         ]
         return tuple(found[:MAX_UNCHARGED])
 

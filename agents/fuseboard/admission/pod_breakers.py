@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.pending_report import PendingReport
@@ -31,6 +32,7 @@ class PodBreakers(dict[str, FleetBreaker]):
         counters: Counters,
         settlements: Settlements,
         leases: Leases,
+        kept: KeptDemands,
         reports: Reports,
         on_change: Callable[[], None],
     ) -> None:
@@ -41,6 +43,7 @@ class PodBreakers(dict[str, FleetBreaker]):
         self._counters = counters
         self._settlements = settlements
         self._leases = leases
+        self._kept = kept
         self._reports = reports
         self._on_change = on_change
 
@@ -59,6 +62,8 @@ class PodBreakers(dict[str, FleetBreaker]):
             counters=self._counters,
             settlements=self._settlements,
             leases=self._leases,
+            # The demands of one that is not among these go with it.
+            kept=self._kept if logs else KeptDemands(),
             logs=logs,
         )
 

@@ -4,7 +4,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fuseboard.batching.demand import LimitRef
-from fuseboard.batching.domains import LimitDomain, SubjectDemands, binds, demand_of
+from fuseboard.batching.domains import MAX_DEMANDS, LimitDomain, SubjectDemands, binds, demand_of
+from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Snapshot
@@ -25,6 +26,7 @@ class AccountDomains(Struct, frozen=True):
 
     environment: str
     settlements: Settlements
+    kept: KeptDemands
     #: By name. The configuration bounds their number.
     asked: dict[str, _Asked] = field(default_factory=dict)
 
@@ -56,4 +58,4 @@ class AccountDomains(Struct, frozen=True):
             for limit in limits_of(account.budgets)
         ]
         domain = LimitDomain(f"a:{account.name}", self.settlements)
-        return _Asked(account, tuple(refs), SubjectDemands(domain, account))
+        return _Asked(account, tuple(refs), SubjectDemands(domain, account, self.kept, MAX_DEMANDS))

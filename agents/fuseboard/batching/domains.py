@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
+from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.redis_question import Question, RedisAnswer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
@@ -75,19 +76,19 @@ class LimitDomain:
 class SubjectDemands:
     """The demands of one tenant, address or key."""
 
-    __slots__ = ("_demands", "_plain", "domain", "under")
+    __slots__ = ("__weakref__", "_demands", "_kept", "_most", "_plain", "domain", "under")
 
-    def __init__(self, domain: LimitDomain, under: object) -> None:
+    def __init__(self, domain: LimitDomain, under: object, kept: KeptDemands, most: int) -> None:
+        """At most ``most`` demands are kept, and fewer if ``kept`` has too many of all subjects."""
+        self._kept, self._most = kept, most
         self.domain = domain
         #: The rules that the demands were made from. When they change, the demands are made again.
         self.under = under
         self._demands: OrderedDict[tuple[Costs, Subject], StandingDemand] = OrderedDict()
         self._plain: StandingDemand | None = None
 
-    def demand(
-        self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand], most: int = MAX_DEMANDS
-    ) -> StandingDemand:
-        """The one demand of all calls like this. At most ``most`` are kept."""
+    def demand(self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand]) -> StandingDemand:
+        """The one demand of all calls like this."""
         if costs is ONE_CALL and subject is NO_SUBJECT:
             if self._plain is None:
                 self._plain = make()
@@ -97,9 +98,14 @@ class SubjectDemands:
         demand = self._demands.get(key)
         if demand is None:
             demand = self._demands[key] = make()
-            if len(self._demands) > most:
-                self._demands.popitem(last=False)
+            if len(self._demands) > self._most:
+                self._drop_oldest()
+            self._kept.add(self._drop_oldest)
         return demand
+
+    def _drop_oldest(self) -> None:
+        if self._demands:
+            self._demands.popitem(last=False)
 
 
 class RequestDomains:
@@ -115,6 +121,7 @@ class RequestDomains:
         environment: str,
         settlements: Settlements,
         *,
+        kept: KeptDemands,
         together: bool,
         service: str = "",
         most_subjects: int = MAX_SUBJECTS,
@@ -122,6 +129,7 @@ class RequestDomains:
         #: The most tenants and subjects that are kept; the least recently used are dropped first. What they
         #: have spent is not kept here.
         self.most_subjects = most_subjects
+        self._kept = kept
         self._environment = environment
         self._service = service
         self._settlements = settlements
@@ -150,7 +158,7 @@ class RequestDomains:
             demand.rules, demand.inherited = (*names.pop(tenant, ()), *counted), names
             return demand
 
-        return asked.domain, asked.demand(costs, subject, make, self.most_demands)
+        return asked.domain, asked.demand(costs, subject, make)
 
     def _key(self, quota: Quota, root: str, subject: Subject) -> str:
         if isinstance(quota.limit, BudgetLimit):
@@ -192,7 +200,7 @@ class RequestDomains:
                 refs = [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits]
                 return demand_of([*refs, *also], costs)
 
-            found.append((asked.domain, asked.demand(costs, subject, make, self.most_demands)))
+            found.append((asked.domain, asked.demand(costs, subject, make)))
         if not self._everybody and (every := self.of_all_callers(snapshot.policy, costs, subject)):
             found.append(every)
         return found
@@ -210,7 +218,7 @@ class RequestDomains:
             counter = keys.subject_limit(self._environment, name, limit.name)
             return demand_of([LimitRef(limit, counter) for limit in bound], costs)
 
-        return asked.domain, asked.demand(costs, NO_SUBJECT, make, self.most_demands)
+        return asked.domain, asked.demand(costs, NO_SUBJECT, make)
 
     def of_all_callers(
         self, policy: Policy, costs: Costs, subject: Subject
@@ -224,7 +232,6 @@ class RequestDomains:
             costs,
             endpoint,
             lambda: demand_of(self._shared_by_all(policy, costs, endpoint), costs),
-            self.most_demands,
         )
         return (asked.domain, demand) if demand.refs else None
 
@@ -271,7 +278,7 @@ class RequestDomains:
             self._asked.move_to_end(name)
             return asked
         domain = self._everybody or LimitDomain(name, self._settlements)
-        asked = self._asked[name] = SubjectDemands(domain, under)
+        asked = self._asked[name] = SubjectDemands(domain, under, self._kept, self.most_demands)
         if len(self._asked) > self.most_subjects:
             self._asked.popitem(last=False)
         return asked

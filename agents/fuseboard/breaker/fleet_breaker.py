@@ -3,9 +3,8 @@
 docs/breakers.md has the table of all states.
 """
 
-import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import ceil, inf
 from time import monotonic
 
@@ -13,6 +12,7 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import MAX_DEMANDS, binds, demand_of
 from fuseboard.batching.encoding import Piece
 from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.redis_question import (
     ADMITS,
     COOLING_DOWN,
@@ -29,8 +29,9 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.breaker.local_breaker import LocalBreaker
 from fuseboard.breaker.pending_report import PendingReport
+from fuseboard.breaker.stated_measures import StatedMeasures
 from fuseboard.breaker.transition_log import TransitionLog
-from fuseboard.configuration.snapshot import Quota, TenantRules
+from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.budget_limits import limits_of
 from fuseboard.contract.policy import Dependency, Limit
@@ -38,8 +39,6 @@ from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import NO_SUBJECT, Costs
-
-logger = logging.getLogger("fuseboard.limits")
 
 #: A refusal because all probe permits are taken is remembered for at most this time: one may become free at
 #: any moment.
@@ -108,13 +107,14 @@ class FleetBreaker:
         counters: Counters,
         settlements: Settlements,
         leases: Leases,
+        kept: KeptDemands,
         logs: bool = True,
     ) -> None:
         self.name = dependency.name
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
-        self._warned: set[str] = set()
+        self.measures = StatedMeasures(dependency.name, warns=logs)
         self.log = TransitionLog(dependency=dependency.name, server=server, enabled=logs)
         self.remembered: RememberedRefusal | None = None
         self.local = LocalBreaker()
@@ -144,6 +144,7 @@ class FleetBreaker:
         self._settlements = settlements
         self.refusals = settlements.refusals
         self._leases = leases
+        self._kept = kept
         #: Demands by costs, and by tenant when its quotas apply; with the rules each was made from.
         self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
         #: Counters of demands, by tenant and measures.
@@ -171,7 +172,7 @@ class FleetBreaker:
             self.refusals.forget_demand(demand)
         self._demands.clear()
         self._refs.clear()
-        self._missed, self._stated = set[str](), set[str]()
+        self.measures.forget()
         self.remembered = None
         if dependency.reset_revision != before.reset_revision:
             self.told_at = monotonic()
@@ -235,8 +236,17 @@ class FleetBreaker:
         demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
         self._demands[key] = (demand, rules)
         if len(self._demands) > MAX_DEMANDS:
-            self._demands.popitem(last=False)
+            self._drop_demand()
+        self._kept.add(self._drop_demand)
         return demand
+
+    def _drop_demand(self) -> None:
+        """Drop the oldest. Its lease ends now: a change of the breaker would not find it."""
+        if not self._demands:
+            return
+        _, (demand, _) = self._demands.popitem(last=False)
+        if demand.supply is not None:
+            self._leases.revoke(demand.supply)
 
     def refs(
         self, costs: Costs, tenant: str, rules: TenantRules | None, *, charged: bool = False
@@ -251,9 +261,13 @@ class FleetBreaker:
             return known[0]
         stated = {measure for measure, _ in costs}
         if charged:
-            self._stated |= stated
+            self.measures.state(stated)
         else:
-            self._note_measures(stated, rules.of(tenant) if rules is not None else ())
+            quotas = rules.of(tenant) if rules is not None else ()
+            bound = [quota.limit for quota in quotas if quota.limit.dependency == self.name]
+            self.measures.note(
+                stated, (*self.dependency.vendor_limits, *limits_of(self.dependency.budgets), *bound)
+            )
         refs = [
             LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
             for limit in self.dependency.vendor_limits
@@ -271,31 +285,13 @@ class FleetBreaker:
         if len(self._refs) >= MAX_DEMANDS:
             self._refs.clear()
         self._refs[key] = (refs, rules)
+        self._kept.add(self._drop_refs)
         return refs
 
-    def _note_measures(self, stated: set[str], quotas: Iterable[Quota]) -> None:
-        """Calls state costs in these measures. A limit of another measure does not count them."""
-        self._stated |= stated
-        bound = [quota.limit for quota in quotas if quota.limit.dependency == self.name]
-        for limit in (*self.dependency.vendor_limits, *limits_of(self.dependency.budgets), *bound):
-            if limit.measure in stated or limit.measure in self._missed:
-                continue
-            self._missed.add(limit.measure)
-            if self.log.enabled and limit.measure not in self._warned:
-                self._warned.add(limit.measure)
-                logger.warning(
-                    "limits.not_counted dependency=%s limit=%s: a call stated no cost in %s, so the limit did"
-                    " not count it: pass costs={%r: estimate}",
-                    self.name,
-                    limit.name,
-                    limit.measure,
-                    limit.measure,
-                )
-
-    @property
-    def uncharged(self) -> list[str]:
-        """Measures that limits count, and in which no call has stated a cost since the limits changed."""
-        return sorted(self._missed - self._stated)
+    def _drop_refs(self) -> None:
+        """Drop the oldest."""
+        if self._refs:
+            del self._refs[next(iter(self._refs))]
 
     def end_leases(self) -> None:
         """The breaker has changed: nothing leased under its old state may be spent."""
