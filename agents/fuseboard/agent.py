@@ -421,7 +421,8 @@ class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def _learn_name(self, dependency: str) -> None:
         check_name("a dependency", dependency)
-        if len(self._names) >= MAX_DEPENDENCIES:
+        is_registered = self.configuration.snapshot.dependency(dependency) is not None
+        if len(self._names) >= MAX_DEPENDENCIES and not is_registered:
             raise Misconfigured(f"more than {MAX_DEPENDENCIES} dependencies: is a name made from a request?")
         self._names.add(dependency)
 

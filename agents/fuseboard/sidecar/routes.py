@@ -230,7 +230,13 @@ class Sidecar:
         # ``Decision.holds_slots`` is true of all without Redis: those would displace the ones that matter.
         if asked.costs or any(charge.demand.holds_slots for charge in decision.charges):
             hold = self.holds.keep(decision, _hold_s(decision))
-        return answers.allowed_request(decision, hold)
+        answer = answers.allowed_request(decision, hold)
+        # A request whose caller has just left is not served.
+        return answer._replace(unsent=lambda: self._take_back(decision, hold))
+
+    def _take_back(self, decision: Decision, hold: str | None) -> None:
+        if hold is None or self.holds.take(hold) is not None:
+            self._agent.give_back(decision)
 
     def _wait_s(self, asked: AskRequest) -> float | None:
         wait_s = None if asked.wait_ms is None else asked.wait_ms / 1000

@@ -1,0 +1,46 @@
+"""An application that leaves before its answer, and one that makes names from requests."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuseboard import agent
+from fuseboard.contract.policy import Limit, Tier
+from fuseboard.contract.words import Algorithm
+from fuseboard.serving.exchange import JSON, Answer, Request
+from tests.agents.servers import PATIENT, POLICY
+from tests.sidecar.conftest import Beside
+from tests.waiting import eventually
+
+SLOTS = Limit(name="at-once", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
+TWO = Limit(name="requests", limit=2, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
+
+
+@pytest.mark.parametrize("limit", [SLOTS, TWO], ids=["with a hold", "without"])
+async def test_a_request_whose_answer_was_not_sent_is_given_back(limit: Limit, beside: Beside) -> None:
+    tiers = (Tier(name="free", quotas=(limit,)), Tier(name="unlimited"))
+    async with beside(msgspec.structs.replace(POLICY, tiers=tiers, tuning=PATIENT)) as client:
+        body = msgspec.json.encode({"tenant": "acme", "cost": limit.limit})
+        asked = Request(method="POST", path="/v1/requests", headers={"content-type": JSON}, body=body)
+        handled = client.sidecar.handle(asked)
+        answer = handled if isinstance(handled, Answer) else await handled
+        assert msgspec.json.decode(answer.body)["allowed"] is True
+        assert answer.unsent is not None
+        answer.unsent()
+        assert len(client.sidecar.holds) == 0
+
+        async def again() -> Any:
+            return await client.post("/v1/requests", {"tenant": "acme"})
+
+        assert (await eventually(again, accept=lambda found: found["allowed"]))["allowed"] is True
+
+
+async def test_names_that_are_not_registered_leave_room_for_those_that_are(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "MAX_DEPENDENCIES", 2)
+    async with beside(POLICY) as client:
+        for name, status in (("one", 200), ("two", 200), ("three", 400), ("payments", 200)):
+            answer = await client.http.post("/v1/calls", json={"dependency": name})
+            assert answer.status_code == status
