@@ -12,7 +12,7 @@ import redis
 from fuseboard import AgentSettings
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Override
-from fuseboard.contract.words import OverrideMode
+from fuseboard.contract.words import BreakerState, OverrideMode
 from fuseboard.reporting.token import TokenSource
 from fuseboard.sidecar import operators
 from fuseboard.sidecar.app import Options, running
@@ -49,11 +49,13 @@ async def test_an_open_breaker_says_when_it_may_probe(beside: Beside) -> None:
         for _ in range(BREAKER.consecutive_failures):
             await client.report({"permit": (await client.call())["permit"], "status": 500})
 
-        async def payments() -> Any:
-            return (await dependencies(client))["payments"]
-
-        found = await eventually(payments, accept=lambda found: found["generation"] > 0)
-        assert found["state"] == "open"
+        # Until the fleet's breaker is open, that of this sidecar refuses, for another time.
+        await eventually(
+            lambda: [view for view in client.agent.views() if view.dependency == "payments"],
+            accept=lambda views: (views[0].state, views[0].local) == (BreakerState.OPEN, False),
+        )
+        found = (await dependencies(client))["payments"]
+        assert (found["state"], found["generation"] > 0) == ("open", True)
         refused = await client.call()
         assert 0 < refused["retry_after_ms"] <= found["retry_after_ms"]
 
