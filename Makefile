@@ -31,7 +31,7 @@ demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 ru
 
 # Every test runs once: the agent's where there is no Django, but for those that want more installed, or
 # whole formations of servers.
-WITH_MORE = $(foreach file,account_stop aiohttp_errors answered_costs broken_answers call_options classification cluster databases_page escaped_refusals exception_groups frameworks_page grpc learning_through_failovers sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi guard guard_versions opentelemetry portable_errors preflights primitives_formations prometheus_text requests_bodies retrying_transports sleeps_without_slots streams tier_timeouts waits_and_timeouts websockets wrapped_errors,tests/agents/test_$(file).py)
+WITH_MORE = $(foreach file,account_stop aiohttp_errors answered_costs broken_answers call_options classification cluster databases_page escaped_refusals exception_groups frameworks_page grpc grpc_interceptors learning_through_failovers sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi guard guard_versions opentelemetry portable_errors preflights primitives_formations prometheus_text requests_bodies retrying_transports sleeps_without_slots streams tier_timeouts waits_and_timeouts websockets wrapped_errors,tests/agents/test_$(file).py)
 WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
 # Groups of tests are shared out to this number of processes, each with its own servers: one more than cores, because

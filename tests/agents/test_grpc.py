@@ -304,19 +304,6 @@ async def test_a_cancelled_task_frees_the_slot_of_its_call(agent: Agent, grpc_ve
         await eventually(lambda: ended(agent), accept=lambda found: found == {"neutral": 1})
 
 
-def test_the_requests_of_a_thread_that_raise_are_its_own_fault(
-    worker: blocking.Agent, grpc_vendor: GrpcVendor
-):
-    def requests() -> Iterator[str]:
-        yield "ok"
-        raise KeyError("a bug of the application")
-
-    with guarded(worker, grpc_vendor) as channel:
-        with pytest.raises(grpc.RpcError):
-            stub(channel, "stream_unary")(requests())
-        wait_until(lambda: ended(worker), accept=lambda found: found == {"neutral": 1})
-
-
 # Timeouts
 
 

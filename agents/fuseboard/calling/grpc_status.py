@@ -11,12 +11,13 @@ from typing import NamedTuple
 from fuseboard.calling.exception_paths import attribute, names
 from fuseboard.calling.vendor_codes import NEVER_FITS
 
+OK = "OK"
 #: The call did not end in its time. The client says so too, when no answer comes.
 LATE = "DEADLINE_EXCEEDED"
 CANCELLED = "CANCELLED"
 #: An unknown name is ``UNKNOWN``.
 STATUSES: dict[str, int] = {
-    "OK": 200,
+    OK: 200,
     CANCELLED: 499,
     "UNKNOWN": 500,
     "INVALID_ARGUMENT": 400,
@@ -75,15 +76,18 @@ def rpc_status_of(error: BaseException) -> RpcStatus | None:
     if not isinstance(name, str):
         return None
     details, metadata = _answered(error, "details"), _answered(error, "trailing_metadata")
+    pairs = metadata if isinstance(metadata, Iterable) else ()
     return RpcStatus(
-        name, details if isinstance(details, str) else "", metadata if isinstance(metadata, Iterable) else ()
+        name,
+        details if isinstance(details, str) else "",
+        [pair for pair in pairs if isinstance(pair, tuple) and len(pair) == 2],
     )
 
 
 def _answered(error: BaseException, name: str) -> object:
-    """The answer of a method of the error. An error that was not made by grpc itself may have none."""
+    """The answer of a method of the error. An error of an application may have none, or raise."""
     method = attribute(error, name)
-    with suppress(NotImplementedError):
+    with suppress(Exception):
         return method() if callable(method) else None
     return None
 

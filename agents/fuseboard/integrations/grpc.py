@@ -24,8 +24,9 @@ Each call is made once. The retries of grpc itself (``retryPolicy`` of a service
 import asyncio
 import weakref
 from collections import namedtuple
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from time import monotonic
+from types import TracebackType
 from typing import Any, Unpack
 
 import grpc
@@ -37,7 +38,7 @@ from fuseboard.agent_api.options import ClientOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import classify_rpc
-from fuseboard.calling.grpc_status import CANCELLED, LATE, RpcStatus
+from fuseboard.calling.grpc_status import CANCELLED, LATE, OK, RpcStatus, rpc_status_of
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.calling.retries import Retries
 from fuseboard.calling.waits import run_blocking
@@ -58,11 +59,13 @@ _NO_BOUNDS = Parts(0.0, 0.0)
 _LATE_PART = "a message of the streamed answer did not come in time"
 
 
-class CallRefused(Refused, grpc.aio.AioRpcError):  # type: ignore[misc] # the library has no types
+class CallRefused(Refused, grpc.aio.AioRpcError, grpc.Call, grpc.Future):  # type: ignore[misc] # no types
     """The call was not sent. ``decision`` says why, and when to try again.
 
     The status is that of the HTTP answer to a refusal: ``RESOURCE_EXHAUSTED`` if the caller has used up its
     quota, ``PERMISSION_DENIED`` if it is suspended, and otherwise ``UNAVAILABLE``.
+
+    It is also a call that has ended: another interceptor gets it from ``grpc`` as the answer of this one.
     """
 
     def __init__(self, decision: Decision | str) -> None:
@@ -78,6 +81,32 @@ class CallRefused(Refused, grpc.aio.AioRpcError):  # type: ignore[misc] # the li
 
     def __str__(self) -> str:
         return str(self.details())
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise self
+
+    def exception(self, timeout: float | None = None) -> BaseException:
+        return self
+
+    def traceback(self, timeout: float | None = None) -> TracebackType | None:
+        return self.__traceback__
+
+    def done(self) -> bool:
+        return True
+
+    def add_done_callback(self, fn: Callable[[Any], None]) -> None:
+        fn(self)
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    cancelled = running = is_active = cancel
+
+    def time_remaining(self) -> None:
+        return None
 
 
 class _Call:
@@ -106,10 +135,10 @@ class _Call:
         # A reader that is gone, or busy, lets the time of a stream pass: that is no failure of the server.
         idle = status.name == LATE and not self.waiting
         left = first_s is not None and (status.name == CANCELLED or idle)
-        if status.name == "OK" or left:
+        if status.name == OK or left:
             elapsed_s = monotonic() - self._began if first_s is None else first_s
             self._agent.report(self._permit, Outcome.OK, None if self._sends_stream else elapsed_s)
-        elif idle or (status.name == LATE and self._permit.hurried):
+        elif idle or status.is_own_fault or (status.name == LATE and self._permit.hurried):
             # Hurried: the deadline of the caller was too short for a usual call.
             self._agent.report(self._permit, Outcome.NEUTRAL)
         else:
@@ -117,6 +146,16 @@ class _Call:
 
     def dropped(self) -> None:
         self.ended(RpcStatus(CANCELLED))
+
+    def failed(self, error: BaseException, neutral: tuple[type[BaseException], ...] = ()) -> None:
+        """The call raised ``error``, or another interceptor did. ``neutral``: unless it has a status."""
+        status = None if isinstance(error, Refused) else rpc_status_of(error)
+        if status is not None:
+            self.ended(status)
+        elif not self._over:
+            self._over = True
+            outcome, cooldown_ms = judge_permitted(self._permit, error, neutral)
+            self._agent.report(self._permit, outcome, cooldown_ms=cooldown_ms)
 
 
 class _Guard:
@@ -177,13 +216,21 @@ class GuardedInterceptor(
         def ended() -> None:
             call.ended(_status_of(answer))
 
+        if not hasattr(answer, "add_callback"):
+            # An object of another interceptor does not call back.
+            call.dropped()
         # A future that nobody keeps runs on, and ends within its time.
-        if answer.done() or not answer.add_callback(ended):
+        elif answer.done() or not answer.add_callback(ended):
             ended()
         return answer
 
     def _stream(self, continuation: Any, details: Any, sent: Any, *, sends_stream: bool = False) -> Any:
         call, answer = self._begin(continuation, details, sent, sends_stream, streams=True)
+        messages = _Messages(answer, call)
+        if not hasattr(answer, "add_callback"):
+            # An iterator of another interceptor, such as that of OpenTelemetry, does not call back.
+            weakref.finalize(messages, call.dropped).atexit = False
+            return messages
         # Weak: grpc cancels a stream that nobody keeps.
         found = weakref.ref(answer)
 
@@ -196,7 +243,7 @@ class GuardedInterceptor(
 
         if not answer.add_callback(ended):
             ended()
-        return _Messages(answer, call)
+        return messages
 
     def _begin(
         self, continuation: Any, details: Any, sent: Any, sends_stream: bool, *, streams: bool
@@ -213,10 +260,17 @@ class GuardedInterceptor(
             *(getattr(details, name, None) for name in _Details._fields[2:]),
         )
         try:
-            return call, continuation(bounded, sent)
+            answer = continuation(bounded, sent)
+            if isinstance(answer, Refused) or (
+                isinstance(answer, grpc.RpcError) and not isinstance(answer, grpc.Future)
+            ):
+                # Another interceptor raised it, and grpc made it the answer.
+                raise answer
         except BaseException as error:
-            self._agent.report(permit, judge_permitted(permit, error)[0])
+            # An error without a status is that of another interceptor, or of a closed channel.
+            call.failed(error, neutral=(Exception,))
             raise
+        return call, answer
 
 
 class _Details(
@@ -239,9 +293,12 @@ class _Messages:
         self._call.waiting = True
         try:
             message = next(self._answer)
-        except (StopIteration, grpc.RpcError):
+        except StopIteration:
             # Here too, as the reader may drop the answer before the thread of the channel calls back.
-            self._call.ended(_status_of(self._answer))
+            self._call.ended(RpcStatus(OK))
+            raise
+        except Exception as error:
+            self._call.failed(error)
             raise
         self._call.message()
         return message
@@ -253,8 +310,11 @@ class _Messages:
 
 
 def _status_of(answer: Any) -> RpcStatus:
-    """The status of a call that has ended."""
-    return RpcStatus(answer.code().name, answer.details() or "", answer.trailing_metadata() or ())
+    """The status of a call that has ended. The answer of another interceptor may have none."""
+    try:
+        return RpcStatus(answer.code().name, answer.details() or "", answer.trailing_metadata() or ())
+    except AttributeError:
+        return RpcStatus(CANCELLED)
 
 
 # Channels on an event loop
@@ -300,21 +360,21 @@ class _AsyncGuard(_Guard):
             details.credentials,
             details.wait_for_ready,
         )
-        try:
-            answer = await continuation(bounded, sent)
-        except BaseException as error:
-            self._agent.report(permit, judge_permitted(permit, error)[0])
-            raise
 
         def ended(_: object) -> None:
             # The status is there, so the coroutines of the call do not wait.
             call.ended(run_blocking(_status_async(answer)))
 
-        # An answer of another interceptor has ended, and takes no callback.
-        if answer.done():
-            ended(answer)
-        else:
-            answer.add_done_callback(ended)
+        try:
+            answer = await continuation(bounded, sent)
+            # An answer of another interceptor has ended, and takes no callback.
+            if answer.done():
+                ended(answer)
+            else:
+                answer.add_done_callback(ended)
+        except BaseException as error:
+            call.failed(error)
+            raise
         return call, permit, answer
 
 
@@ -358,6 +418,8 @@ async def _messages(answer: Any, call: _Call, bounds: Parts) -> AsyncIterator[An
         try:
             message = await anext(messages)
         except StopAsyncIteration:
+            # The iterator of another interceptor may end before the call does.
+            call.ended(RpcStatus(OK))
             return
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -366,6 +428,9 @@ async def _messages(answer: Any, call: _Call, bounds: Parts) -> AsyncIterator[An
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.DEADLINE_EXCEEDED, _no_metadata(), _no_metadata(), _LATE_PART
             ) from None
+        except Exception as error:
+            call.failed(error)
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
