@@ -3,7 +3,8 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from fuseboard import Refused
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
 from fuseboard.contract.words import Reason
+from fuseboard.decision import Permit
 from tests.agents.alone import NOWHERE, settings_with
 from tests.agents.servers import POLICY
 from tests.agents.test_classification import flags
@@ -122,6 +124,7 @@ async def test_the_class_of_an_error_is_the_outcome_of_a_transaction(page: Page,
         fails_with("40001"),
         fails_with("40P01"),
         fails_with("0A000"),
+        fails_with("54000"),
     ]
     for statement in neutral:
         with pytest.raises((psycopg.Error, sqlalchemy.exc.DBAPIError)):
@@ -153,14 +156,44 @@ async def test_a_statement_that_takes_too_long_is_cancelled_and_opens_the_breake
     assert refused.value.decision.reason is Reason.BREAKER_OPEN
 
 
+@pytest.mark.parametrize("kind", ["psycopg", "SQLAlchemy"])
+async def test_a_call_with_hardly_any_time_left_has_a_timeout(page: Page, kind: str):
+    worker = page.names["worker"]
+
+    class Late:
+        """Its calls have less than a millisecond left."""
+
+        @staticmethod
+        @contextmanager
+        def call(name: str) -> Iterator[Permit]:
+            with worker.call(name) as permit:
+                permit.timeout_s = 0.0004
+                yield permit
+
+    page.names["worker"] = Late
+    try:
+        with pytest.raises((psycopg.errors.QueryCanceled, sqlalchemy.exc.OperationalError)):
+            await page.run(kind, "SELECT pg_sleep(5)")
+    finally:
+        page.names["worker"] = worker
+
+
+def test_both_pools_of_the_page_have_the_connections_that_it_counts_on(page: Page):
+    assert page.names["async_pool"].max_size == page.names["pool"].max_size == 10
+
+
 def test_errors_of_pools_say_whose_shortage_it_is():
     import psycopg_pool
 
+    orm = pytest.importorskip("sqlalchemy.orm.exc")
     for error, expected in (
         (psycopg_pool.PoolTimeout("late"), "RT"),
         (psycopg_pool.TooManyRequests("full"), ""),
         (sqlalchemy.exc.TimeoutError("late"), ""),
         (sqlalchemy.exc.NoResultFound("none"), ""),
         (sqlalchemy.exc.ArgumentError("wrong"), ""),
+        (orm.StaleDataError("another was first"), ""),
+        (orm.DetachedInstanceError("closed"), ""),
+        (orm.FlushError("no key"), ""),
     ):
         assert flags(error) == expected, repr(error)

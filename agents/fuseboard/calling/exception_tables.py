@@ -69,7 +69,9 @@ CLASSES: dict[tuple[str, str], str] = {
         ("psycopg",),
         maybe_sent="OperationalError",
         own_use="IntegrityError ProgrammingError DataError NotSupportedError SerializationFailure"
-        " DeadlockDetected LockNotAvailable InFailedSqlTransaction",
+        " DeadlockDetected LockNotAvailable InFailedSqlTransaction"
+        # The data of one row, or one statement, is too large.
+        " ProgramLimitExceeded StatementTooComplex TooManyColumns TooManyArguments",
     ),
     # A pool that gets no connection from the database raises the first one, too.
     **_rows(("psycopg_pool",), not_sent="PoolTimeout", ours="TooManyRequests PoolClosed"),
@@ -79,7 +81,8 @@ CLASSES: dict[tuple[str, str], str] = {
         maybe_sent="OperationalError",
         ours="TimeoutError",
         own_use="IntegrityError ProgrammingError DataError NotSupportedError"
-        " InvalidRequestError ArgumentError CompileError",
+        " InvalidRequestError ArgumentError CompileError CircularDependencyError IdentifierError"
+        " StaleDataError FlushError DetachedInstanceError ObjectDereferencedError",
     ),
     # Errors with a status are judged by it.
     **_rows(
