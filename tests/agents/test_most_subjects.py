@@ -4,6 +4,7 @@ import weakref
 from typing import cast
 
 import msgspec
+import pytest
 import redis
 
 from fuseboard import Subject
