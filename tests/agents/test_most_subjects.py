@@ -103,7 +103,9 @@ async def test_measures_that_change_with_each_call_fill_no_memory(monkeypatch: p
 
 
 async def test_a_flood_without_redis_forgets_no_share_that_is_spent():
-    policy = msgspec.structs.replace(RULES, tiers=(Tier(name="free", quotas=(REQUESTS,)), Tier(name="slots")))
+    # No call leaves the window, however long the flood takes.
+    daily = msgspec.structs.replace(REQUESTS, window_ms=86_400_000)
+    policy = msgspec.structs.replace(RULES, tiers=(Tier(name="free", quotas=(daily,)), Tier(name="slots")))
     configuration = configured(policy, tenants=TENANTS)
     async with running("redis://127.0.0.1:1", configuration=configuration, connected=False) as server:
         admission = server.admission

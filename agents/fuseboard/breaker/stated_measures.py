@@ -1,4 +1,4 @@
-"""Which costs the calls to one dependency state, and which costs its limits count but no call states."""
+"""Notes the measures that calls to a dependency state, and those that its limits count but no call states."""
 
 import logging
 from collections.abc import Iterable
