@@ -28,6 +28,8 @@ from tools.demo.model_formats import Charged
 #: No limit is reached, and nothing leaves its window.
 LIMIT = 1_000_000
 MONTH_S = 30 * 86_400.0
+#: Clients wait 5 s for a connection by default. A busy loop that opens hundreds at once takes longer.
+CONNECT_S = 60.0
 
 
 def limits_of(*measures: str, prefix: str = "", **more: Any) -> tuple[Limit, ...]:
@@ -91,12 +93,16 @@ async def pod_alone(folder: Path, rules: Policy = RULES) -> AsyncIterator[Agent]
 
 
 def gpt(agent: Any, vendor: Vendor, name: str = "llm", **options: Any) -> openai.AsyncOpenAI:
-    client = openai.AsyncOpenAI(api_key="made-up", base_url=f"{vendor.url}/v1", max_retries=0)
+    timeout = openai.Timeout(600.0, connect=CONNECT_S)
+    client = openai.AsyncOpenAI(
+        api_key="made-up", base_url=f"{vendor.url}/v1", max_retries=0, timeout=timeout
+    )
     return fuseboard.guard(client, agent, name, **options)
 
 
 def claude(agent: Any, vendor: Vendor, name: str = "llm", **options: Any) -> anthropic.AsyncAnthropic:
-    client = anthropic.AsyncAnthropic(api_key="made-up", base_url=vendor.url, max_retries=0)
+    timeout = anthropic.Timeout(600.0, connect=CONNECT_S)
+    client = anthropic.AsyncAnthropic(api_key="made-up", base_url=vendor.url, max_retries=0, timeout=timeout)
     return fuseboard.guard(client, agent, name, **options)
 
 
