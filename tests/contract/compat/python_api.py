@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
 _PROTOCOLS = {"__aenter__", "__aexit__", "__call__", "__enter__", "__exit__"}
-#: Each library has its own environment, because they exclude each other (docs/engines.md).
-_ENGINES = {"arq", "dramatiq"}
+#: Each of these libraries has its own environment, because it excludes others.
+_APART = {"arq", "dramatiq", "langchain"}
 #: Without an underscore, because another module of the package needs them. No page names them.
 _INTERNAL = {"acheck", "loop", "made", "settled", "settler", "soon", "tally"}
 
@@ -27,7 +27,7 @@ def python_api(_: Path) -> dict[str, Any]:
     below = [
         f"fuseboard.integrations.{module.name}"
         for module in pkgutil.iter_modules(integrations.__path__)
-        if module.name not in _ENGINES
+        if module.name not in _APART
     ]
     for name in ("fuseboard.blocking", *below):
         module = importlib.import_module(name)
