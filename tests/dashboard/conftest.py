@@ -166,8 +166,13 @@ def chromium(web: str) -> Iterator[Any]:
     """One real browser for a module: it stops with the module, so that its event loop disturbs no other
     test.
     """
+    from django.db import connections
+
     with running_chromium() as browser:
         yield browser
+    # Django's tests do not close the connection that they used beside the browser's event loop. The next test
+    # may have no database, and must not find it.
+    connections.close_all()
 
 
 @pytest.fixture
