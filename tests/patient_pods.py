@@ -16,9 +16,9 @@ from tests.agents.servers import DEADLINE_US
 
 #: A machine of continuous integration has stopped for more than 1 s.
 PATIENCE_US = 5_000_000
-#: What locks, idempotency keys and backlogs of applications wait.
+#: Locks, idempotency keys and backlogs of applications wait this long.
 USUAL_ANSWER_S = store_thread.ANSWER_S
-#: What a connection, a probe and a single command wait.
+#: A connection, a probe and a single command of applications wait this long.
 USUAL_TIMEOUT_S = 1.0
 Apply = Callable[[Configuration, CheckedConfig], bool]
 

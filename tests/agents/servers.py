@@ -50,7 +50,7 @@ POLICY = Policy(
     dependencies=(Dependency(name="payments", vendor_limits=(CALLS,), breaker=BREAKER),),
     tuning=TUNING,
 )
-#: For tests of the deadline itself: ``tests.patient_pods`` leaves it as it is.
+#: Tests of the deadline itself publish this one: ``tests.patient_pods`` leaves it as it is.
 SHORT_US = DEADLINE_US - 1
 SHORT_DEADLINE = msgspec.structs.replace(
     POLICY, tuning=msgspec.structs.replace(TUNING, store_deadline_us=SHORT_US)

@@ -38,7 +38,7 @@ POLICY = Policy(
     tiers=(Tier(name="free", quotas=(BURST, DAILY)), Tier(name="pro", priority=80)),
     dependencies=(Dependency(name="payments"),),
 )
-#: For tests of the deadline itself.
+#: Tests of the deadline itself use this policy.
 PROMPT = msgspec.structs.replace(POLICY, tuning=Tuning(store_deadline_us=SHORT_US))
 
 

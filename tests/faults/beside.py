@@ -17,7 +17,7 @@ from controlplane.installation import FOLDER as PROJECT
 from tests.faults.ends import PATIENCE_S
 from tests.faults.field import Broken, Field
 
-#: What the page tells clients to wait for. Rows use it where the sidecar does not answer.
+#: The page tells clients to wait this long. Rows do so where the sidecar does not answer.
 CLIENT_S = 0.1
 #: The application makes the call without a decision.
 UNGUARDED = "unguarded"

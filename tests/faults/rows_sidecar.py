@@ -25,7 +25,7 @@ from tools.demo.windows import surely_in_one_window
 
 #: More than the strict limit allows, for each pod.
 _GREED = 60.0
-#: A limit of concurrent calls, and when Redis frees a slot that nobody gives back.
+#: The slots of a limit, and the seconds after which Redis frees one that nobody gives back.
 SLOTS, SLOT_S = 4, 5
 #: Calls of the application without a sidecar.
 _CALLS = 30

@@ -113,7 +113,7 @@ async def test_twenty_pods_spend_the_money_of_a_tenant_and_no_more(
     """Case L6: 0.90 USD a day, 20 pods, 200 at once: over it by at most one wrong estimate."""
     caplog.set_level(logging.WARNING, "fuseboard.budgets")
     too_low: list[int] = []
-    #: What calls cost that a pod decided alone, because the machine paused for longer than it waits.
+    #: The costs of calls that a pod decided alone, because the machine paused for longer than a pod waits.
     alone: list[int] = []
     settle = ModelCall.settle
 

@@ -22,7 +22,7 @@ def tally_shadows(question: Question, reply: Reply) -> None:
         return
     for demand, places in zip(question.groups, question.places, strict=True):
         if demand.only_asks:
-            continue  # no call of its own: the others' calls are counted where they are
+            continue  # it has no call of its own, and the calls of others are counted with their demands
         for own, (ref, place) in enumerate(zip(demand.refs, places, strict=True)):
             calls, over[place - 1] = over[place - 1], 0
             if calls and ref.limit.shadow:

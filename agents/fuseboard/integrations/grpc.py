@@ -219,7 +219,7 @@ class GuardedInterceptor(
         if not hasattr(answer, "add_callback"):
             # An object of another interceptor does not call back.
             call.dropped()
-        # A future that nobody keeps runs on, and ends within its time.
+        # A future runs on although nobody keeps it, and ends within its time.
         elif answer.done() or not answer.add_callback(ended):
             ended()
         return answer
@@ -231,7 +231,7 @@ class GuardedInterceptor(
             # An iterator of another interceptor, such as that of OpenTelemetry, does not call back.
             weakref.finalize(messages, call.dropped).atexit = False
             return messages
-        # Weak: grpc cancels a stream that nobody keeps.
+        # The reference is weak, so that grpc cancels a stream that nobody keeps.
         found = weakref.ref(answer)
 
         def ended() -> None:

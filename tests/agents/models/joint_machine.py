@@ -172,7 +172,7 @@ class One:
     ip: str
     calls: int
     tokens: int
-    #: What its own limit counts, if it has one.
+    #: A limit of the caller counts this key. Without one, it is empty.
     own: str = ""
 
     def wanted(self) -> Wanted:
