@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseboard.contract.descriptor_file import MAX_FILE, DescriptorFile, limit_text, read_file
+from fuseboard.contract.descriptor_file import MAX_FILE, DescriptorFile, read_file
+from fuseboard.contract.descriptor_words import limit_text
 from fuseboard.contract.descriptors import (
     MAX_BYTES,
     MAX_LEVELS,

@@ -3,26 +3,17 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID
-from fuseboard.contract.descriptors import (
-    Charge,
-    DescriptorRule,
-    DescriptorRules,
-    Entry,
-    Match,
-    Means,
-    Place,
-    Verdict,
-    rule_text,
-)
+from fuseboard.contract.descriptor_words import PlacedRule, decision_text, meaning, path_text, rules_of
+from fuseboard.contract.descriptors import DescriptorRules, Entry, Match, Means, Verdict, rule_text
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.explain.explain_decision import explain
@@ -32,15 +23,6 @@ from fuseboard.subject import Subject, costs_of
 
 if TYPE_CHECKING:
     from fuseboard.contract.descriptor_file import DescriptorFile
-
-#: The place of a rule, and the rules from the top to it.
-_Row: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
-
-_PLAIN = {
-    Verdict.UNMATCHED: "no rule decides: it is allowed, and not counted",
-    Verdict.UNLIMITED: "unlimited: it is allowed, and not counted",
-    Verdict.REPLACED: "replaced by another descriptor: it is allowed, and not counted",
-}
 
 
 def add_to(commands: Any) -> None:
@@ -99,7 +81,7 @@ def _check(given: argparse.Namespace) -> int:
         if first.setdefault(domain, path) is not path:
             is_right = False
             sys.stderr.write(f"{path}:{file.lines[()]}: The domain {domain} is also in {first[domain]}.\n")
-        rows = list(_rows((), (), file.domain.rules))
+        rows = list(rules_of(file.domain))
         if given.json:
             listed.append(_file_as_json(path, file, domain, rows))
         else:
@@ -139,61 +121,26 @@ def _entry(text: str) -> Entry:
     return key, value
 
 
-def _say_file(path: Path, file: "DescriptorFile", domain: str, rows: list[_Row]) -> None:
+def _say_file(path: Path, file: "DescriptorFile", domain: str, rows: list[PlacedRule]) -> None:
     _say(f"{path}: domain {domain}, {len(rows):,} rules")
     for place, rules in rows:
-        _say(f"line {file.lines[place]}: {_path_text(rules)}")
-        _say(f"    {_meaning(rules[-1])}")
+        _say(f"line {file.lines[place]}: {path_text(rules)}")
+        _say(f"    {meaning(rules[-1])}")
     for line, text in file.notes:
         _say(f"note, line {line}: {text}")
 
 
-def _file_as_json(path: Path, file: "DescriptorFile", domain: str, rows: list[_Row]) -> dict[str, Any]:
+def _file_as_json(path: Path, file: "DescriptorFile", domain: str, rows: list[PlacedRule]) -> dict[str, Any]:
     listed = [
         {
             "line": file.lines[place],
             "rule": [rule_text(rule) for rule in rules],
-            "means": _meaning(rules[-1]),
+            "means": meaning(rules[-1]),
         }
         for place, rules in rows
     ]
     notes = [note._asdict() for note in file.notes]
     return {"file": str(path), "domain": domain, "rules": listed, "notes": notes}
-
-
-def _rows(
-    place: Place, above: tuple[DescriptorRule, ...], rules: tuple[DescriptorRule, ...]
-) -> Iterator[_Row]:
-    for number, rule in enumerate(rules):
-        here, path = (*place, number), (*above, rule)
-        yield here, path
-        yield from _rows(here, path, rule.then)
-
-
-def _meaning(rule: DescriptorRule) -> str:
-    from fuseboard.contract.descriptor_file import limit_text
-
-    after = [
-        *([f"hits are {rule.measure}"] if rule.measure != "calls" else []),
-        *(["charged after the work, never refused"] if rule.charge is Charge.AFTER else []),
-        *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
-        *(["all its values share the counter of a rate_limit"] if rule.share else []),
-        *([f"named {rule.name}"] if rule.name else []),
-        *([f"replaces {', '.join(rule.replaces)}"] if rule.replaces else []),
-    ]
-    if rule.limit is not None:
-        text = limit_text(rule.limit)
-    elif rule.unlimited:
-        text = "unlimited"
-    elif rule.dependency:
-        text = f"a call to the dependency {rule.dependency}: its limits and its breaker decide"
-    elif rule.means is Means.TENANT:
-        text = "the value is a tenant: the quotas of the tenant decide"
-    elif rule.means is not None:
-        text = f"the value is the {rule.means.value} of the caller: limits that count by it decide"
-    else:
-        text = "decides nothing by itself"
-    return "; ".join([text, *after])
 
 
 async def _explain_all(matches: tuple[Match, ...]) -> list[Explanation | None]:
@@ -230,37 +177,21 @@ def _show(
     for descriptor, match, explanation in zip(descriptors, matches, explained, strict=True):
         _say(" ".join(f"{key}={value}" for key, value in descriptor))
         if match.path:
-            _say(f"    rule: {_path_text(match.path)}")
-        _say(f"    {_decision(match)}")
+            _say(f"    rule: {path_text(match.path)}")
+        _say(f"    {decision_text(match)}")
         if explanation is not None:
             _say(indent(explanation.text(), "    "))
-
-
-def _decision(match: Match) -> str:
-    if match.rule is None or match.verdict in _PLAIN:
-        return _PLAIN[match.verdict]
-    text = _meaning(match.rule)
-    if match.named:
-        text += "; " + ", ".join(f"{means.value} {value}" for means, value in match.named.items())
-    if match.counted:
-        pairs = zip(match.counted[::2], match.counted[1::2], strict=True)
-        text += "; counted by " + ", ".join(f"{key}={value}" for key, value in pairs)
-    return text
 
 
 def _as_json(match: Match, explanation: Explanation | None) -> dict[str, Any]:
     return {
         "verdict": match.verdict,
         "rule": [rule_text(rule) for rule in match.path],
-        "means": _decision(match),
+        "means": decision_text(match),
         "named": match.named,
         "counted": match.counted,
         "explanation": explanation,
     }
-
-
-def _path_text(path: tuple[DescriptorRule, ...]) -> str:
-    return " > ".join(rule_text(rule) for rule in path)
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ import yaml
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from fuseboard.contract.descriptor_words import BUCKETS
 from fuseboard.contract.descriptors import (
     MAX_LEVELS,
     MAX_TEXT,
@@ -49,12 +50,9 @@ _RULE = (
 _LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
 _REPLACED = ("name",)
 
-_S = 1_000
-_MS = {"second": _S, "minute": 60 * _S, "hour": 3_600 * _S, "day": 86_400 * _S}
+_MS = BUCKETS | {"hour": 3_600_000, "day": 86_400_000}
 #: The nominal length of the longer periods.
 _LONG_MS = {"week": 7 * _MS["day"], "month": 31 * _MS["day"]}
-#: Units that become token buckets: Fuseboard has no calendar period of this length.
-_BUCKETS = ("second", "minute")
 
 _NULL, _INT, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("null", "int", "bool"))
 #: A 0 before another digit begins an octal number in YAML, which people rarely mean.
@@ -98,20 +96,6 @@ def read_file(text: str) -> DescriptorFile:
         problems=tuple(sorted(reader.problems)),
         notes=tuple(sorted(reader.notes)),
         lines=reader.lines,
-    )
-
-
-def limit_text(limit: Limit) -> str:
-    """How a limit from a file counts, and why: ``10 per minute, in a token bucket, because ...``."""
-    period = limit.period
-    unit = period.value if period else next(unit for unit in _BUCKETS if _MS[unit] == limit.window_ms)
-    if limit.limit == 0:
-        return f"0 per {unit}: every hit is above the limit"
-    if period:
-        return f"{limit.limit:,} per {unit}, in calendar {unit}s of UTC"
-    return (
-        f"{limit.limit:,} per {unit}, in a token bucket, because no calendar period is as short: "
-        f"{limit.burst:,} may pass at once, and it refills evenly"
     )
 
 
@@ -239,7 +223,7 @@ class _Reader:
             "measure": measure,
             "shadow": shadow,
         }
-        if unit in _BUCKETS:
+        if unit in BUCKETS:
             return Limit(window_ms=_MS[unit], burst=max(1, requests), **fields)
         if unit not in (*_MS, *_LONG_MS):
             self.problem(_line(rate.get("unit", node)), _unknown_unit(unit))
