@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuseboard.contract import keys
+from fuseboard.contract.descriptors import Match, Verdict, counted_key
 from fuseboard.contract.words import is_slug, is_subject
 
 KEYS = {
@@ -37,6 +38,7 @@ KEYS = {
     keys.subject_limit(
         "production", "ip=203.0.113.9", "logins"
     ): "fb1:production:{i:22ebae8d643d5f043726}:limit:logins",
+    keys.own_limit("production", "k", "slow"): "fb1:production:{i:56e18c1e49325d169ecc}:limit:slow",
     keys.service_limit("production", "flood"): "fb1:production:{i:2131b2bb0757e5fb4180}:limit:flood",
     keys.lock("production", "report"): "fb1:production:{i:d207e21822af2f3f83f3}:lock",
     keys.idempotency(
@@ -141,3 +143,13 @@ def test_slugs(text, fits):
 )
 def test_subjects(text, fits):
     assert is_subject(text) is fits
+
+
+def test_descriptors_with_the_same_words_have_one_counter_for_each_domain():
+    def key(domain, *counted):
+        return counted_key(domain, Match(verdict=Verdict.LIMIT, counted=counted))
+
+    assert key("edge", "a", "b") == "4ec1c40ced59cc65b134"
+    made = {key("edge", "a", "b"), key("edge", "ab", ""), key("edgea", "b"), key("edge", "a", "b", "", "")}
+    assert len(made) == 4
+    assert len(key("edge", "k" * 500, "v" * 100_000)) == 20

@@ -206,16 +206,12 @@ class RequestDomains:
         return found
 
     def of_own_limit(self, limit: Limit, key: str, costs: Costs) -> tuple[LimitDomain, StandingDemand]:
-        """The demand of a limit that a caller brings, and no other limit. ``key`` is what it counts.
-
-        No address or key has its counter: their digests are of values with the names of their dimensions.
-        """
-        name = keys.values_digest(("own", key))
-        asked = self._get(f"i:{name}:{limit.name}", limit)
+        """The demand of a limit that a caller brings, and no other limit. ``key`` is what it counts."""
+        asked = self._get(f"i:{keys.own_subject(key)}:{limit.name}", limit)
 
         def make() -> StandingDemand:
             bound = [limit] if binds(limit, costs, NO_SUBJECT) else []
-            counter = keys.subject_limit(self._environment, name, limit.name)
+            counter = keys.own_limit(self._environment, key, limit.name)
             return demand_of([LimitRef(limit, counter) for limit in bound], costs)
 
         return asked.domain, asked.demand(costs, NO_SUBJECT, make)

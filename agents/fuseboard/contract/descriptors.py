@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fuseboard.contract.endpoints import starred
+from fuseboard.contract.keys import values_digest
 from fuseboard.contract.policy import Limit, PolicyError, check_limits
 from fuseboard.contract.words import UNREADABLE, Slug, is_slug
 
@@ -219,6 +220,11 @@ def _is_named(match: Match, names: set[str]) -> bool:
 
 def _replace(match: Match) -> Match:
     return Match(verdict=Verdict.REPLACED, path=match.path)
+
+
+def counted_key(domain: str, match: Match) -> str:
+    """The key that the ``limit`` of a rule counts: one for each domain and ``counted``."""
+    return values_digest((domain, *match.counted))
 
 
 def problems_of(domain: DescriptorDomain) -> Iterator[tuple[Place, str]]:

@@ -208,6 +208,19 @@ def subject_limit(environment: str, subject: str, limit: str) -> str:
     return f"fb1:{environment}:{{i:{subject_digest(subject)}}}:limit:{limit}"
 
 
+def own_limit(environment: str, key: str, limit: str) -> str:
+    """A limit that a caller brings. ``key`` is what it counts."""
+    return subject_limit(environment, own_subject(key), limit)
+
+
+def own_subject(key: str) -> str:
+    """The subject of a limit that a caller brings.
+
+    No address or key has it: their digests are of values with the names of their dimensions.
+    """
+    return values_digest(("own", key))
+
+
 def service_limit(environment: str, limit: str) -> str:
     """The domain of all callers. Services share it, so that one script decides their limits."""
     return f"fb1:{environment}:{{i:{ALL_CALLERS}}}:limit:{limit}"
