@@ -34,7 +34,7 @@ from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.heartbeat_names import HeartbeatNames
 from controlplane.gateway.wire.tokens import TokenBook
 from controlplane.shutdown import stop_tasks
-from fuseboard.contract.policy import PolicyError
+from fuseboard.contract.limits import PolicyError
 
 SWEEP_S = 1.0
 

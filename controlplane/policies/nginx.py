@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.state import State, read_state
-from fuseboard.contract.policy import EVERY_SERVICE
+from fuseboard.contract.limits import EVERY_SERVICE
 from fuseboard.contract.words import Algorithm, Dimension
 
 MAX_GATEWAYS = 1_000

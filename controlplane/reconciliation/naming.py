@@ -8,7 +8,8 @@ from typing import NamedTuple
 from controlplane.policies.document import environment_of, limit_of, policy_of
 from controlplane.policies.models import Tenant, TenantQuota
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Limit, service_rule
+from fuseboard.contract.limits import service_rule
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm
 
 _QUOTA = re.compile(

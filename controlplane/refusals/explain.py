@@ -23,7 +23,7 @@ from controlplane.refusals.words import (
     reason_words,
     wait_words,
 )
-from fuseboard.contract.policy import is_service_rule
+from fuseboard.contract.limits import is_service_rule
 from fuseboard.contract.words import FailurePolicy, Mode, Reason
 
 #: Changes since then that are listed, newest first, and those that are looked at for each thing.

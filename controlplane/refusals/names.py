@@ -12,7 +12,7 @@ from controlplane.refusals.states import States, parent_of, tier_of
 from controlplane.refusals.tokens import GenuineToken
 from controlplane.spending.budget_rows import OWNERS
 from fuseboard.contract.budget_limits import rule_name
-from fuseboard.contract.policy import service_rule
+from fuseboard.contract.limits import service_rule
 
 #: Rules that agents report if no limit and no dependency refused.
 CAUSES = ("suspended", "queue", "latency", "pressure", "")

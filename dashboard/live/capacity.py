@@ -10,7 +10,7 @@ from controlplane.policies.models import Tenant
 from controlplane.status.facts import Facts
 from dashboard.words.rate_words import rate_words
 from fuseboard.contract.limit_fields import QUOTAS
-from fuseboard.contract.policy import HOT_PER_S
+from fuseboard.contract.limits import HOT_PER_S
 
 #: A limit is near when this part of it is used.
 NEAR = 0.8

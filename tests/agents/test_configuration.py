@@ -15,6 +15,7 @@ from fuseboard.configuration.checked_config import (
 from fuseboard.configuration.current_configuration import WANTED_TENANTS, Configuration
 from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot, TenantTable, built_in
+from fuseboard.contract.descriptors import Means
 from fuseboard.contract.policy import (
     ConfigHead,
     Dependency,
@@ -29,6 +30,7 @@ from fuseboard.contract.policy import (
 )
 from fuseboard.contract.words import ConfigSource, ConfigStatus, OverrideMode
 from tests.agents.servers import SHORT_US
+from tests.contract.descriptor_examples import DESCRIBED_POLICY
 
 BURST = Limit(name="burst", limit=10, window_ms=1000)
 DAILY = Limit(name="daily", limit=1000, window_ms=86_400_000)
@@ -378,3 +380,12 @@ class TestOverridesExpire:
         clock.observe(1_000_000, asked_ns=0, answered_ns=1_000_000)
         clock.observe(9_000_000_000, asked_ns=1_000_000, answered_ns=90_000_000)
         assert clock.offset_us > 8_000_000_000
+
+
+def test_rules_for_descriptors_are_prepared_once_for_a_snapshot():
+    head = ConfigHead(epoch=1, revision=1, hash="")
+    snapshot = Snapshot(head=head, policy=DESCRIBED_POLICY, source=ConfigSource.HTTP)
+    rules = snapshot.descriptor_rules
+    assert snapshot.descriptor_rules is rules
+    [match] = rules.match("edge", [[("tenant", "acme")]])
+    assert match.named == {Means.TENANT: "acme"}

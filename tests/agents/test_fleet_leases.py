@@ -11,7 +11,8 @@ import redis
 from fuseboard.batching.fleet_leases import RENEW_GRID
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.breaker_state import parse_breaker
-from fuseboard.contract.policy import Limit, Policy, lease_length_ms
+from fuseboard.contract.limits import lease_length_ms
+from fuseboard.contract.policy import Limit, Policy
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused

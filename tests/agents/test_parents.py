@@ -9,7 +9,8 @@ import redis
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
-from fuseboard.contract.policy import ConfigHead, Limit, PolicyError, TenantRecord, Tier, decode_tenant
+from fuseboard.contract.limits import PolicyError
+from fuseboard.contract.policy import ConfigHead, Limit, TenantRecord, Tier, decode_tenant
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Reason
 from fuseboard.errors import Refused
 from fuseboard.integrations.problem import limit_headers

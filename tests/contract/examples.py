@@ -61,9 +61,9 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.budget_examples import BUDGETS
+from tests.contract.descriptor_examples import NAMED_POLICIES
 from tests.contract.failing_examples import FAILURES
 from tests.contract.flag_examples import with_flags
-from tests.contract.priced_examples import PRICED_POLICY
 from tests.contract.sample_examples import (
     ALONE,
     ANSWERS,
@@ -488,7 +488,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.remaining_for_ms.json": REMAINING_POLICY,
     "policy.vendor_floor_percent.json": FOLLOWING_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
-    "policy.models.json": PRICED_POLICY,
+    **NAMED_POLICIES,
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuseboard.contract import budgets, models, policy, protection, sync
-from fuseboard.contract.policy import HOT_PER_S, LEASE_MS, Tuning
+from fuseboard.contract import budgets, descriptors, limits, models, policy, protection, sync
+from fuseboard.contract.limits import HOT_PER_S, LEASE_MS
+from fuseboard.contract.policy import Tuning
 
 RECORDED = Path(__file__).parent / "defaults.json"
 
@@ -15,7 +16,7 @@ RECORDED = Path(__file__).parent / "defaults.json"
 def structs() -> dict[str, type[msgspec.Struct]]:
     return {
         f"{module.__name__.rpartition('.')[2]}.{name}": kind
-        for module in (budgets, models, policy, protection, sync)
+        for module in (budgets, descriptors, limits, models, policy, protection, sync)
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
     }

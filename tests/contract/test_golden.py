@@ -7,9 +7,9 @@ import pytest
 
 from fuseboard.contract.budget_limits import limit_of
 from fuseboard.contract.budgets import AtSpent
+from fuseboard.contract.limits import PolicyError
 from fuseboard.contract.policy import (
     Policy,
-    PolicyError,
     TenantRecord,
     decode_policy,
     decode_tenant,

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuseboard.contract.limits import PolicyError
 from fuseboard.contract.models import MAX_PRICE, Model, Price, by_name, micro_usd, price_at, undated
-from fuseboard.contract.policy import Policy, PolicyError, Tier, decode_policy, encode_policy
+from fuseboard.contract.policy import Policy, Tier, decode_policy, encode_policy
 
 AMOUNTS = st.integers(0, MAX_PRICE)
 TOKENS = st.integers(0, 10**7)

@@ -37,6 +37,7 @@ EDGE = """\
         value: slow-path
         rate_limit: {unit: Minute, requests_per_unit: 10, name: slow}
         shadow_mode: true
+        accepts_override: 50
       - key: tokens_of
         means: tenant
         measure: tokens
@@ -109,6 +110,16 @@ WRONG = [
         "cannot be the name of a measure",
     ),
     ("domain: d\ndescriptors:\n- key: k\n  charge: after", 3, "need a rate_limit"),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  means: tenant\n  accepts_override: 5",
+        3,
+        "accepts_override needs a rate_limit",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute}\n  accepts_override: 1000000000",
+        3,
+        "accepts_override.descriptor.window_ms: too long",
+    ),
     ("domain: d\ndescriptors: &a []", 2, "Anchors"),
     ("domain: !!str d", 1, "Tags"),
     ("domain: d\n---\ndomain: e", 2, "one document"),
@@ -128,7 +139,7 @@ def rule_of(limit: str) -> DescriptorFile:
     return read(f"{{domain: d, descriptors: [{{key: k, rate_limit: {limit}}}]}}")
 
 
-def test_the_four_words_of_fuseboard_are_read() -> None:
+def test_the_words_of_fuseboard_are_read() -> None:
     file = read(EDGE)
     assert file.problems == ()
     assert file.domain is not None
@@ -136,6 +147,7 @@ def test_the_four_words_of_fuseboard_are_read() -> None:
     assert (tenant.means, tenant.then[0].means) == (Means.TENANT, Means.IP)
     assert cluster.dependency == "payments-api"
     assert slow.limit is not None
+    assert (slow.accepts_override, tokens.accepts_override) == (50, 0)
     assert (slow.limit.limit, slow.limit.burst, slow.limit.window_ms, slow.limit.shadow) == (
         10,
         10,

@@ -16,6 +16,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/cli/ctl/limit_templates.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/admission/followed_limits.py": "only what refills follows; only a bucket has a burst",
+    "agents/fuseboard/contract/descriptors.py": "only a bucket has a burst, which is its limit in files",
     "agents/fuseboard/contract/descriptor_file.py": "units of envoyproxy/ratelimit need only these two",
     "agents/fuseboard/contract/budget_limits.py": "a calendar period, which only fixed windows have",
     "agents/fuseboard/batching/probe.py": "any limit of one call serves to refuse a question",

@@ -12,7 +12,8 @@ from fuseboard.agent_api.arguments import INVALID, check_costs, harmless
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.contract.addresses import IPV6_PREFIX
-from fuseboard.contract.policy import Limit, check_limits
+from fuseboard.contract.limits import check_limits
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import is_subject
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured

@@ -4,7 +4,8 @@ from fuseboard.batching.encoding import GroupText
 from fuseboard.batching.refusals import RememberedRefusal
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.calendar_period import period_around
-from fuseboard.contract.policy import Limit, lease_length_ms
+from fuseboard.contract.limits import lease_length_ms
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.shares import divides_what_is_left, reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from fuseboard.reporting.request_tallies import UNCOUNTED

@@ -15,7 +15,8 @@ from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.endpoints import matches
-from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
+from fuseboard.contract.limits import EVERY_SERVICE, service_rule
+from fuseboard.contract.policy import Limit, Policy
 from fuseboard.contract.words import Reason
 from fuseboard.settings import MAX_SUBJECTS
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject

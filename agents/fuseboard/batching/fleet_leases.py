@@ -22,7 +22,7 @@ from fuseboard.batching.batch import Batcher
 from fuseboard.batching.demand import Demand, has_ample_room, may_be_leased_early, most_at_once
 from fuseboard.batching.redis_question import ADMITS, Domain, RedisAnswer
 from fuseboard.batching.settlements import Settlements
-from fuseboard.contract.policy import HOT_PER_S, lease_length_ms
+from fuseboard.contract.limits import HOT_PER_S, lease_length_ms
 from fuseboard.decision import Decision
 
 #: A hot demand counts as below its threshold only below this part of it. An early lease is renewed down to

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
+from fuseboard.contract.limits import PolicyError
 from fuseboard.contract.policy import (
     ConfigHead,
     Policy,
-    PolicyError,
     TenantRecord,
     decode_policy,
     decode_tenant,

@@ -12,7 +12,8 @@ from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.contract import keys
-from fuseboard.contract.policy import ConfigHead, PolicyError, TenantRecord, decode_tenant
+from fuseboard.contract.limits import PolicyError
+from fuseboard.contract.policy import ConfigHead, TenantRecord, decode_tenant
 
 #: Records parsed before other tasks of the loop get a turn.
 _PARSED_AT_ONCE = 200

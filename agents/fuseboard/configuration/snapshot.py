@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from fuseboard.contract.budget_limits import limits_of
 from fuseboard.contract.budgets import Account, Budget
+from fuseboard.contract.descriptors import DescriptorRules
 from fuseboard.contract.models import Model, by_name, undated
 from fuseboard.contract.policy import (
     ConfigHead,
@@ -152,6 +153,7 @@ class Snapshot:
         "_accounts",
         "_default",
         "_dependencies",
+        "_descriptor_rules",
         "_models",
         "_tiers",
         "head",
@@ -173,6 +175,7 @@ class Snapshot:
         self._dependencies = {dependency.name: dependency for dependency in policy.dependencies}
         self._accounts = {pool: account for account in policy.accounts for pool in account.pools}
         self._models = by_name(policy.models)
+        self._descriptor_rules: DescriptorRules | None = None
         self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, loaded=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
@@ -251,6 +254,13 @@ class Snapshot:
         kept = self.tenants.peek(tenant)
         record = kept.record if kept is not None else None
         return _budgets(self._tier_of(record), record)
+
+    @property
+    def descriptor_rules(self) -> DescriptorRules:
+        """The rules for descriptors of Envoy, prepared on first use: few pods answer Envoy."""
+        if self._descriptor_rules is None:
+            self._descriptor_rules = DescriptorRules(self.policy.descriptors)
+        return self._descriptor_rules
 
     def model(self, name: str) -> Model | None:
         """The model of a name or an alias; else that of the name without a date at its end."""

@@ -1,4 +1,5 @@
-"""Files of envoyproxy/ratelimit, with four more words: ``means``, ``dependency``, ``measure`` and ``charge``.
+"""Files of envoyproxy/ratelimit, with five more words: ``means``, ``dependency``, ``measure``, ``charge`` and
+``accepts_override``.
 
 Such a file has the rules of one domain. Everything that is wrong is found at once, with its line.
 """
@@ -26,7 +27,7 @@ from fuseboard.contract.descriptors import (
     problems_of,
     rule_text,
 )
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.limits import Limit
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, Period, is_slug
 
 #: Bytes of a file. Comments do not count for a domain, but are read.
@@ -44,7 +45,7 @@ _RULE = (
     "shadow_mode",
     "share_threshold",
     "descriptors",
-    *("means", "dependency", "measure", "charge"),
+    *("means", "dependency", "measure", "charge", "accepts_override"),
     *_NOT_NEEDED,
 )
 _LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
@@ -209,6 +210,7 @@ class _Reader:
             dependency=self._text(words.get("dependency")),
             measure=measure,
             charge=self._word(words.get("charge"), Charge) or Charge.BEFORE,
+            accepts_override=self._whole(words.get("accepts_override")),
         )
 
     def _limit(self, node: Node, rate: dict[str, Node], *, measure: str, shadow: bool) -> Limit | None:

@@ -13,7 +13,7 @@ from fuseboard.contract.descriptors import (
     Verdict,
     rule_text,
 )
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.limits import Limit
 
 #: The place of a rule, and the rules from the top to it.
 PlacedRule: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
@@ -54,6 +54,7 @@ def meaning(rule: DescriptorRule) -> str:
         *(["charged after the work, never refused"] if rule.charge is Charge.AFTER else []),
         *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
         *(["all its values share the counter of a rate_limit"] if rule.share else []),
+        *([f"a request may state up to {rule.accepts_override:,}"] if rule.accepts_override else []),
         *([f"named {rule.name}"] if rule.name else []),
         *([f"replaces {', '.join(rule.replaces)}"] if rule.replaces else []),
     ]

@@ -7,19 +7,24 @@ entry decides.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fuseboard.contract.endpoints import starred
 from fuseboard.contract.keys import values_digest
-from fuseboard.contract.policy import Limit, PolicyError, check_limits
-from fuseboard.contract.words import UNREADABLE, Slug, is_slug
+from fuseboard.contract.limits import Count, Limit, PolicyError, check_limits
+from fuseboard.contract.words import UNREADABLE, Algorithm, Slug, is_slug
 
+#: Domains of one environment.
+MAX_DOMAINS = 20
+#: Bytes of all domains of an environment, encoded. Each pod gets them with each new policy.
+MAX_ALL_BYTES = 256 * 1024
 #: Rules of one domain, on all levels.
 MAX_RULES = 1_000
 #: Bytes of one domain, encoded.
@@ -85,12 +90,20 @@ class DescriptorRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: The measure that hits are charged to.
     measure: Slug = "calls"
     charge: Charge = Charge.BEFORE
+    #: The most that a request may state instead of ``limit.limit``; 0 if it may state none.
+    accepts_override: Count = 0
     #: The rules for the next entry.
     then: tuple["DescriptorRule", ...] = ()
 
     @property
     def decides(self) -> bool:
         return self.limit is not None or self.unlimited or self.means is not None or bool(self.dependency)
+
+
+def with_requests(limit: Limit, requests: int) -> Limit:
+    """The limit of a rule, with another number of requests in the same unit."""
+    burst = max(1, requests) if limit.algorithm is Algorithm.TOKEN_BUCKET else limit.burst
+    return replace(limit, limit=requests, burst=burst)
 
 
 class DescriptorDomain(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -241,6 +254,17 @@ def problems_of(domain: DescriptorDomain) -> Iterator[tuple[Place, str]]:
     yield from _problems_of_level((), domain.rules)
 
 
+def problems_of_all(domains: Collection[DescriptorDomain]) -> Iterator[tuple[str, str]]:
+    """Yield contradictions of the domains of an environment, each with where it is: ``.edge rule 2.1``."""
+    for domain in domains:
+        for place, problem in problems_of(domain):
+            rule = ".".join(str(number + 1) for number in place)
+            yield f".{domain.domain}" + (f" rule {rule}" if rule else ""), problem
+    size = len(msgspec.json.encode(domains))
+    if size > MAX_ALL_BYTES:
+        yield "", f"All domains have {size:,} bytes. {MAX_ALL_BYTES:,} are allowed. {_ADVICE}"
+
+
 def _count(rules: tuple[DescriptorRule, ...]) -> int:
     return sum(1 + _count(rule.then) for rule in rules)
 
@@ -280,9 +304,12 @@ def _problems_of_rule(rule: DescriptorRule) -> Iterator[str]:
         yield f"{rule.measure!r} cannot be the name of a measure."
     if (rule.measure != "calls" or rule.charge is not Charge.BEFORE) and (rule.unlimited or not rule.decides):
         yield "measure and charge need a rate_limit, means or dependency."
+    if rule.accepts_override and rule.limit is None:
+        yield "accepts_override needs a rate_limit with a unit."
     if rule.limit is not None:
         try:
             check_limits("rate_limit", (rule.limit,))
+            check_limits("accepts_override", (with_requests(rule.limit, rule.accepts_override),))
         except PolicyError as error:
             yield str(error)
 

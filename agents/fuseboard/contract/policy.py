@@ -8,7 +8,6 @@ Unknown fields are ignored, so an older agent can read a newer document. With an
 enumeration the whole document is refused, and the last good one still applies.
 """
 
-from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated
 
@@ -17,6 +16,21 @@ from msgspec import Meta, Struct
 
 from fuseboard.contract.addresses import IPV6_PREFIX, NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.budgets import Account, Budget, Budgets
+from fuseboard.contract.descriptors import MAX_DOMAINS, DescriptorDomain, problems_of_all
+from fuseboard.contract.limits import (
+    EVERY_SERVICE,
+    Count,
+    Milliseconds,
+    Percent,
+    PolicyError,
+    Positive,
+    check_limits,
+    is_time_zone,
+    refuse_duplicates,
+)
+
+# Applications that ask by a limit of their own import it from here.
+from fuseboard.contract.limits import Limit as Limit
 from fuseboard.contract.models import MAX_MODELS, Model, names_of
 from fuseboard.contract.protection import (
     CallProtection,
@@ -26,23 +40,7 @@ from fuseboard.contract.protection import (
     check_call_protection,
     check_pod_protection,
 )
-from fuseboard.contract.words import (
-    MAX_LIMIT,
-    Algorithm,
-    Dimension,
-    FailurePolicy,
-    OverrideMode,
-    Period,
-    Slug,
-    Subject,
-    is_slug,
-)
-
-Count = Annotated[int, Meta(ge=0, le=MAX_LIMIT)]
-Positive = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
-#: Milliseconds, up to 400 days.
-Milliseconds = Annotated[int, Meta(ge=1, le=400 * 86_400_000)]
-Percent = Annotated[int, Meta(ge=1, le=100)]
+from fuseboard.contract.words import OverrideMode, Slug, Subject, is_slug
 
 #: The longest wait that the configuration can set. A caller can ask for a longer one.
 MAX_WAIT_MS = 60_000
@@ -55,67 +53,6 @@ WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 
 #: Levels above a tenant, such as organisation and team above a user.
 MAX_PARENTS = 2
-
-#: The ``service`` of a limit that counts the requests of every service.
-EVERY_SERVICE = "*"
-
-
-def service_rule(name: str) -> str:
-    """The name of a limit of all callers in decisions and counters. No quota can have this name."""
-    return f"{EVERY_SERVICE}/{name}"
-
-
-def is_service_rule(rule: str) -> bool:
-    return rule.startswith(f"{EVERY_SERVICE}/")
-
-
-#: Leased calls are made within this time.
-LEASE_MS = 500
-
-
-class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most ``limit`` calls per ``window_ms``. A limit of 0 refuses every call."""
-
-    name: Slug
-    limit: Count
-    #: Concurrency: when a slot expires. Fixed windows: the nominal length, for headers.
-    window_ms: Milliseconds
-    algorithm: Algorithm = Algorithm.TOKEN_BUCKET
-    #: Calls that may be made at once; token buckets only.
-    burst: Positive = 1
-    failure_policy: FailurePolicy = FailurePolicy.FAIL_OPEN
-    #: Decide and count, but never refuse.
-    shadow: bool = False
-    #: Required for fixed windows, and for them only.
-    period: Period | None = None
-    #: An IANA time zone, which decides when the period begins.
-    time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
-    #: The cost that is counted: ``calls``, or another one that the caller states (``tokens``, ``micro_usd``).
-    measure: Slug = "calls"
-    #: Count separately for each value of these.
-    per: tuple[Dimension, ...] = ()
-    #: Only for endpoints that match one of these patterns, like ``POST /v1/*``; empty for all.
-    endpoints: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    #: In a tier: a quota on its tenants' calls to this dependency, decided with its breaker.
-    dependency: Annotated[str, Meta(max_length=64)] = ""
-    #: Lease calls in advance to pods that make more calls per second than this. 0 is the usual threshold, and
-    #: means never for a sliding window, which pays for leases with a longer window.
-    lease_above: Count = 0
-    #: Warn when this much of the limit is spent; 0 for never.
-    warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    #: ``reserved`` only: the part of it that pods spend without Redis; -1 for the fleet's default.
-    reserved_percent: Annotated[int, Meta(ge=-1, le=100)] = -1
-    #: In ``Policy.service_limits``: the service whose requests it counts; ``*`` for every service.
-    service: Annotated[str, Meta(max_length=64)] = ""
-
-
-#: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
-HOT_PER_S = 5_000
-
-
-def lease_length_ms(limit: Limit) -> int:
-    """How long leased calls may be held: half a second, or a twentieth of a shorter window."""
-    return max(1, min(LEASE_MS, limit.window_ms // 20))
 
 
 class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -271,6 +208,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     accounts: tuple[Account, ...] = ()
     #: The models whose calls have a price, or a dependency other than that of their host.
     models: Annotated[tuple[Model, ...], Meta(max_length=MAX_MODELS)] = ()
+    #: The rules for what Envoy sends, one for each domain.
+    descriptors: Annotated[tuple[DescriptorDomain, ...], Meta(max_length=MAX_DOMAINS)] = ()
 
 
 class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
@@ -283,10 +222,6 @@ class ConfigHead(Struct, frozen=True, kw_only=True, order=True):
     revision: int
     #: ``hash_of`` the bytes of the policy.
     hash: str
-
-
-class PolicyError(ValueError):
-    """A document that contradicts itself. The message names the field."""
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -305,8 +240,8 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
     Raises ``msgspec.DecodeError`` or ``PolicyError``; never returns half a policy.
     """
     policy = _policy_decoder.decode(document)
-    _refuse_duplicates("tiers", [tier.name for tier in policy.tiers])
-    _refuse_duplicates("dependencies", [dependency.name for dependency in policy.dependencies])
+    refuse_duplicates("tiers", [tier.name for tier in policy.tiers])
+    refuse_duplicates("dependencies", [dependency.name for dependency in policy.dependencies])
     if policy.default_tier not in {tier.name for tier in policy.tiers}:
         raise PolicyError(f"default_tier: there is no tier {policy.default_tier!r}")
     for tier in policy.tiers:
@@ -327,7 +262,10 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
         _check_budgets(f"dependencies.{dependency.name}.budgets", dependency.budgets)
     _check_accounts(policy.accounts)
     _check_protection(policy)
-    _refuse_duplicates("models", list(names_of(policy.models)))
+    refuse_duplicates("models", list(names_of(policy.models)))
+    refuse_duplicates("descriptors", [domain.domain for domain in policy.descriptors])
+    for where, problem in problems_of_all(policy.descriptors):
+        raise PolicyError(f"descriptors{where}: {problem}")
     return policy
 
 
@@ -339,7 +277,7 @@ def decode_tenant(document: bytes | msgspec.Raw) -> TenantRecord:
     record = _tenant_decoder.decode(document)
     check_limits("quotas", record.quotas)
     _check_budgets("budgets", record.budgets)
-    _refuse_duplicates("parents", list(record.parents))
+    refuse_duplicates("parents", list(record.parents))
     return record
 
 
@@ -348,39 +286,18 @@ def hash_of(document: bytes) -> str:
     return sha256(document).hexdigest()[:16]
 
 
-#: Above this, microseconds times calls are no longer exact in a double.
-_EXACT = 2**53
-
-
-def check_limits(where: str, limits: tuple[Limit, ...]) -> None:
-    """Raises ``PolicyError`` for fields that contradict each other, and for two limits of one name."""
-    _refuse_duplicates(where, [limit.name for limit in limits])
-    for limit in limits:
-        field = f"{where}.{limit.name}"
-        if limit.algorithm is not Algorithm.TOKEN_BUCKET and limit.burst != 1:
-            raise PolicyError(f"{field}.burst: only a token bucket has a burst")
-        if max(limit.burst, limit.limit) * limit.window_ms * 1000 > _EXACT and (
-            limit.algorithm is Algorithm.TOKEN_BUCKET
-        ):
-            raise PolicyError(f"{field}.window_ms: too long for this many calls; use a fixed_window")
-        if (limit.algorithm is Algorithm.FIXED_WINDOW) != (limit.period is not None):
-            raise PolicyError(f"{field}.period: required for a fixed_window, and only there")
-        if not _is_time_zone(limit.time_zone):
-            raise PolicyError(f"{field}.time_zone: {limit.time_zone!r} is not known here")
-
-
 def _check_budgets(where: str, budgets: tuple[Budget, ...]) -> None:
-    _refuse_duplicates(where, [budget.name for budget in budgets])
+    refuse_duplicates(where, [budget.name for budget in budgets])
     for budget in budgets:
         if budget.measure == "calls":
             raise PolicyError(f"{where}.{budget.name}.measure: a limit counts calls, a budget another cost")
-        if not _is_time_zone(budget.time_zone):
+        if not is_time_zone(budget.time_zone):
             raise PolicyError(f"{where}.{budget.name}.time_zone: {budget.time_zone!r} is not known here")
 
 
 def _check_accounts(accounts: tuple[Account, ...]) -> None:
-    _refuse_duplicates("accounts", [account.name for account in accounts])
-    _refuse_duplicates("accounts.pools", [pool for account in accounts for pool in account.pools])
+    refuse_duplicates("accounts", [account.name for account in accounts])
+    refuse_duplicates("accounts.pools", [pool for account in accounts for pool in account.pools])
     for account in accounts:
         _check_budgets(f"accounts.{account.name}.budgets", account.budgets)
 
@@ -394,25 +311,3 @@ def _check_protection(policy: Policy) -> None:
                 check_call_protection(f"dependencies.{dependency.name}.protection", dependency.protection)
     except ProtectionError as error:
         raise PolicyError(str(error)) from None
-
-
-@lru_cache(maxsize=1024)
-def _is_time_zone(name: str) -> bool:
-    if name == "UTC":
-        return True
-    # Only for a limit of another zone: it is half a megabyte.
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return True
-
-
-def _refuse_duplicates(where: str, names: list[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise PolicyError(f"{where}: {name!r} is listed twice")
-        seen.add(name)

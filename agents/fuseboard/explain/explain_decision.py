@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from fuseboard.agent_api.arguments import harmless
 from fuseboard.configuration.snapshot import TenantRules
-from fuseboard.contract.policy import service_rule
+from fuseboard.contract.limits import service_rule
 from fuseboard.explain.dry_run import inspecting
 from fuseboard.explain.explain_call import explain_call
 from fuseboard.explain.explanation import Explained, Explanation, explanation, waiting

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from fuseboard.admission.budget_inspection import KnownBudget
 from fuseboard.admission.inspection import Expected, Inspection
 from fuseboard.contract.budget_limits import BudgetLimit
-from fuseboard.contract.policy import EVERY_SERVICE, Limit
+from fuseboard.contract.limits import EVERY_SERVICE
+from fuseboard.contract.policy import Limit
 from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
 from fuseboard.decision import LimitStatus

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from fuseboard.contract.policy import is_service_rule
+from fuseboard.contract.limits import is_service_rule
 from fuseboard.contract.sync import RuleCounters
 
 #: Tenants with separate counts. Requests of further tenants are counted in the totals only.

@@ -19,7 +19,8 @@ from controlplane.gateway.servers.known_names import MAX_NAMES
 from controlplane.gateway.wire.tokens import Token
 from controlplane.policies.models import Environment
 from controlplane.publishing.snapshot import take_snapshot
-from fuseboard.contract.policy import ConfigHead, PolicyError, encode_tenant
+from fuseboard.contract.limits import PolicyError
+from fuseboard.contract.policy import ConfigHead, encode_tenant
 
 #: Servers taken over at one reading: a fleet that lost one of its gateways comes in a few steps.
 _ORPHANS_AT_ONCE = 2_000

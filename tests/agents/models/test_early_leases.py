@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from fuseboard.batching import demand, fleet_leases
 from fuseboard.batching.redis_question import decode_reply
 from fuseboard.composition import compose_admission
-from fuseboard.contract.policy import Limit, Policy, Tier, Tuning, lease_length_ms
+from fuseboard.contract.limits import lease_length_ms
+from fuseboard.contract.policy import Limit, Policy, Tier, Tuning
 from fuseboard.contract.scripts import ADMIT, SETTLE, Script, read_script
 from fuseboard.contract.words import Algorithm, Mode
 from fuseboard.reporting.counters import Counters
