@@ -41,6 +41,7 @@ from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.refusal_tokens import RefusalTokens
 from fuseboard.reporting.seals import Seals, read_seal_keys
+from fuseboard.reporting.sidecar_figures import SidecarFigures
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.store import open_store
@@ -71,6 +72,7 @@ class Runtime:
         self.configuration = Configuration(environment=settings.environment)
         self.counters = Counters()
         self.primitives = PrimitiveFigures()
+        self.sidecar_figures = SidecarFigures()
         self.refusal_tokens = RefusalTokens()
         self.refusal_tokens.use_clock(self.configuration.clock.now_us)
         self.refusal_samples = RefusalSamples()
@@ -215,6 +217,7 @@ class Runtime:
                 state=lambda: port.ask(self._describe, timeout_s=LOOP_ANSWER_S),
                 refusals=self.refusal_samples,
                 primitives=self.primitives,
+                sidecar=self.sidecar_figures,
             )
         return SyncThread(
             gateway=gateway,

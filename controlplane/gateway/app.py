@@ -162,9 +162,9 @@ class GatewayApp:
         if wait_s:
             raise problems.too_many(wait_s)
         whole = beat
-        if beat.refusals or beat.tally is not None or beat.usage:
-            # Not kept with the pod: they are for the log, for the figures of the hour, and for the ledger.
-            beat = replace(beat, refusals=(), tally=None, usage=())
+        if beat.refusals or beat.tally is not None or beat.usage or beat.descriptors is not None:
+            # Not kept with the pod: they are for the log, the ledger, and figures of all pods.
+            beat = replace(beat, refusals=(), tally=None, usage=(), descriptors=None)
         stale = self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
             fleet.sums.tops.sample(gateway.coordination.refusals.record(whole), wall)

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fuseboard.contract.descriptor_tallies import DescriptorTally, RuleTally, UnmatchedTally
 from fuseboard.contract.policy import Dependency, Policy
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
@@ -13,6 +14,7 @@ from fuseboard.contract.sync import (
     AllowedAlone,
     Counters,
     DependencyCounters,
+    PermitCounters,
     RuleCounters,
     SeenLimit,
     SyncRequest,
@@ -44,6 +46,19 @@ PRIMITIVES = Primitives(
     held=(HeldLock(name="nightly-report", held_ms=47_200), HeldLock(name="export", held_ms=1_100)),
 )
 UNSEALED = Primitives(once=OnceCounters(replayed=4, unsealed=3))
+PERMITS = PermitCounters(issued=9_000, expired=40, displaced=3)
+DESCRIPTORS = DescriptorTally(
+    number=7,
+    rules=(
+        RuleTally("edge", "tenant > remote_address", 120, 9, 4),
+        RuleTally("edge", "path=/v1/*", 3),
+    ),
+    unmatched=(
+        UnmatchedTally("edge", "tenant > größe", 12, ("acme > {id}", "globex > xl")),
+        UnmatchedTally("internal", "path", 1),
+    ),
+    left_out=5,
+)
 ALONE = AllowedAlone(unreported=1_200, uncounted=34, adopted=2, expired=1)
 #: File -> fields of an answer, besides those that each answer has.
 ANSWERS: dict[str, dict[str, Any]] = {

@@ -38,8 +38,10 @@ from tests.contract.examples import (
 from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import (
     ALONE,
+    DESCRIPTORS,
     EVIDENCE,
     PACES,
+    PERMITS,
     PRIMITIVES,
     SAMPLES,
     SEEN,
@@ -222,7 +224,11 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             enforces_budgets=True,
             serves_node=True,
             usage=USAGE,
+            descriptors=DESCRIPTORS,
+            permits=PERMITS,
         ),
+        DESCRIPTORS,
+        PERMITS,
         # Fields that came later are in another file.
         msgspec.structs.replace(
             EVIDENCE[0],

@@ -16,6 +16,7 @@ from fuseboard.contract.timeouts import timeout_ms_of
 from fuseboard.contract.words import Mode
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.sidecar_figures import SidecarFigures
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 
@@ -88,6 +89,11 @@ class Lifetime:
     @property
     def counters(self) -> Counters:
         return self._runtime.counters
+
+    @property
+    def sidecar_figures(self) -> SidecarFigures:
+        """The figures that a sidecar adds to heartbeats."""
+        return self._runtime.sidecar_figures
 
     @property
     def observer(self) -> Observer | None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from fuseboard.contract.descriptor_tallies import DescriptorTally
 from fuseboard.contract.failures import MAX_FAILED_DEPENDENCIES, DependencyFailures
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
@@ -169,6 +170,16 @@ class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     expired: Total = 0
 
 
+class PermitCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Permits that a sidecar gave to other processes since it started. A report ends a permit."""
+
+    issued: Total = 0
+    #: Permits that ended after their time, without a report.
+    expired: Total = 0
+    #: Permits that ended because newer ones needed their room.
+    displaced: Total = 0
+
+
 class Uncharged(Struct, frozen=True, kw_only=True, gc=False):
     """A limit counts this measure of calls to the dependency, and no call has stated a cost in it."""
 
@@ -260,6 +271,10 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     serves_node: bool = False
     #: The usage of language models: the parts that no answer has confirmed yet.
     usage: Annotated[tuple[UsagePart, ...], Meta(max_length=MAX_PARTS)] = ()
+    #: The descriptors of Envoy that it answered since an earlier tally; ``None`` if there were none.
+    descriptors: DescriptorTally | None = None
+    #: The permits that other processes got from it; ``None`` in a pod that is no sidecar.
+    permits: PermitCounters | None = None
 
 
 class Drill(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from fuseboard.reporting.http_response import HttpResponse, ResponseError
 from fuseboard.reporting.loop_port import LoopGoneError
 from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.reporting.refusal_samples import RefusalSamples
+from fuseboard.reporting.sidecar_figures import SidecarFigures
 from fuseboard.reporting.tenant_tallies import TenantTallies
 from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
@@ -112,10 +113,12 @@ class Gateway:
         state: Callable[[], PodState],
         refusals: RefusalSamples | None = None,
         primitives: PrimitiveFigures | None = None,
+        sidecar: SidecarFigures | None = None,
     ) -> None:
         self._settings, self._counters, self._state = settings, counters, state
         self._refusals = refusals or RefusalSamples()
         self._primitives = primitives or PrimitiveFigures()
+        self._sidecar = sidecar or SidecarFigures()
         self._tallies, self._usage = TenantTallies(counters), counters.usage
         self._began = monotonic()
         self._sequence = 0
@@ -169,6 +172,7 @@ class Gateway:
         answered_ns = monotonic_ns()
         response = read_answer(answer)
         self._tallies.taken()
+        self._sidecar.descriptors.taken()
         if request.usage:
             self._usage.taken(response.usage_taken)
         return Exchange(
@@ -202,6 +206,8 @@ class Gateway:
             tally=self._tallies.next(leaving=leaving),
             usage=self._usage.next(leaving=leaving),
             primitives=self._primitives.wire(),
+            descriptors=self._sidecar.descriptors.next(),
+            permits=self._sidecar.permits() if self._sidecar.permits is not None else None,
             **asdict(state),
         )
 
@@ -244,11 +250,11 @@ def encode_bounded(request: SyncRequest) -> bytes:
     first.
     """
     # Parts are small, and must not be cut: what they list is counted once.
-    parts = {"tally": request.tally, "usage": request.usage}
-    if request.tally is None and not request.usage:
+    parts = {"tally": request.tally, "usage": request.usage, "descriptors": request.descriptors}
+    if not any(parts.values()):
         return _cut(request, FIELDS_BYTES)[1]
     room = min(FIELDS_BYTES, HEARTBEAT_BYTES - len(encode(parts)))
-    return encode(replace(_cut(replace(request, tally=None, usage=()), room)[0], **parts))
+    return encode(replace(_cut(replace(request, tally=None, usage=(), descriptors=None), room)[0], **parts))
 
 
 def _cut(request: SyncRequest, most: int) -> tuple[SyncRequest, bytes]:

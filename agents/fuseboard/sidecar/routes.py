@@ -24,6 +24,7 @@ from fuseboard.contract.sidecar import (
     InvalidReport,
     Report,
 )
+from fuseboard.contract.sync import PermitCounters
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
@@ -82,6 +83,7 @@ class Sidecar:
         self._agent, self._tenants, self._most_waiting = agent, tenants, most_waiting
         # An expired permit frees its slot and its probe. What was spent stays spent.
         self.permits = Kept[Permit]("p", lambda permit: agent.report(permit, Outcome.NEUTRAL))
+        agent.sidecar_figures.permits = self._permit_counters
         # A limit frees the slots of an expired request itself, after its window.
         self.holds = Kept[Decision]("h", lambda decision: None)
         self.reports = Reports(agent, self.permits)
@@ -133,6 +135,10 @@ class Sidecar:
     def sweep(self) -> None:
         self.permits.sweep()
         self.holds.sweep()
+
+    def _permit_counters(self) -> PermitCounters:
+        kept = self.permits
+        return PermitCounters(issued=kept.issued, expired=kept.expired, displaced=kept.displaced)
 
     def _read_reports(self, body: bytes) -> _Read:
         return self.reports.read(_decode_reports(body))
