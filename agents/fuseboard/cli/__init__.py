@@ -9,6 +9,7 @@
     fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
     fuseboard sidecar                                    decide for an application in any language
     fuseboard envoy check limits.yaml                    what does a file of envoyproxy/ratelimit mean here?
+    fuseboard envoy-config                               how does Envoy ask a sidecar?
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID, check_costs, check_name
-from fuseboard.cli import ctl, envoy, sidecar
+from fuseboard.cli import ctl, envoy, envoy_config, sidecar
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.contract.build import commit_of
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("fuseboard").addHandler(logging.NullHandler())
         if given.command == "envoy":
             return envoy.run(given)
+        if given.command == "envoy-config":
+            return envoy_config.run(given)
         return _doctor(given) if given.command == "doctor" else _explain(given)
     except Misconfigured as error:
         sys.stderr.write(f"fuseboard: {error}\n")
@@ -103,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl.add_to(commands)
     sidecar.add_to(commands)
     envoy.add_to(commands)
+    envoy_config.add_to(commands)
     return parser
 
 

