@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,6 +29,15 @@ def found(program: str) -> str:
     if path is None:
         pytest.skip(f"{program} is not installed: its example of the sidecar was not run")
     return path
+
+
+@pytest.fixture(autouse=True)
+def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the programs know."""
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    monkeypatch.setenv("SIDECAR_TOKEN_FILE", str(file))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +66,15 @@ def command(request: pytest.FixtureRequest) -> Command:
 
 
 @asynccontextmanager
-async def vendor() -> AsyncIterator[str]:
-    """Answers ``/limited`` with 429, and others with 200, but ``/reset`` and ``/hang`` not at all."""
+async def vendor(meanwhile: Callable[[], object] = lambda: None) -> AsyncIterator[str]:
+    """Answers ``/limited`` with 429, and others with 200, but ``/reset`` and ``/hang`` not at all.
+
+    ``meanwhile`` happens during each call.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        meanwhile()
         if b" /reset " in head:
             writer.close()
             return
@@ -91,7 +104,6 @@ async def ran(command: Command, sidecar_url: str, **more: str) -> list[str]:
     """The lines that a program prints, which knows the sidecar."""
     variables = {
         "SIDECAR_URL": sidecar_url,
-        "SIDECAR_TOKEN": "secret",
         "SIDECAR_TIMEOUT_MS": str(int(PATIENCE_S * 1000)),
         "NO_PROXY": "127.0.0.1",
     }
@@ -116,6 +128,19 @@ async def test_an_example_is_guarded_follows_a_refusal_and_goes_on_without_its_s
             await eventually(client.call, accept=lambda call: call.get("reason") == "cooling_down")
             assert await shown(command, sidecar_url, f"{url}/") == ["refused cooling_down"]
         assert await shown(command, sidecar_url, f"{url}/") == ["200"]
+
+
+async def test_an_example_reads_a_token_that_was_replaced(
+    beside: Beside, command: Command, token_file: Path
+) -> None:
+    options = Options(listen=("127.0.0.1", 0), token=TokenSource("secret", token_file))
+    async with (
+        vendor(lambda: token_file.write_text("replaced\n")) as url,
+        beside(policy(), options) as client,
+    ):
+        sidecar_url = str(client.http.base_url).rstrip("/")
+        assert await shown(command, sidecar_url, f"{url}/", f"{url}/") == ["200", "200"]
+        await ended_as(client, {"ok": 2})
 
 
 async def test_an_example_says_how_a_call_failed(

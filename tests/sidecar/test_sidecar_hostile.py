@@ -1,4 +1,4 @@
-"""An application that leaves before its answer, and one that makes names from requests."""
+"""An application that leaves before its answer or without an end, and one that makes names from requests."""
 
 from typing import Any
 
@@ -34,6 +34,14 @@ async def test_a_request_whose_answer_was_not_sent_is_given_back(limit: Limit, b
             return await client.post("/v1/requests", {"tenant": "acme"})
 
         assert (await eventually(again, accept=lambda found: found["allowed"]))["allowed"] is True
+
+
+async def test_a_sidecar_that_stops_frees_the_slots_of_requests(beside: Beside) -> None:
+    tiers = (Tier(name="free", quotas=(SLOTS,)), Tier(name="unlimited"))
+    policy = msgspec.structs.replace(POLICY, tiers=tiers, tuning=PATIENT)
+    for _ in range(2):
+        async with beside(policy) as client:
+            assert (await client.request())["hold"]
 
 
 async def test_names_that_are_not_registered_leave_room_for_those_that_are(

@@ -149,7 +149,7 @@ class Play:
     async def drain(self) -> None:
         for name in tuple(self.model.open):
             self.model.end(name, Outcome.NEUTRAL)
-        self.sidecar.permits.end_all()
+        await self.sidecar.stop()
 
     def name(self, number: int) -> str:
         """A permit that was issued, open or not, or one that never was."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from threading import Event, get_ident
 from typing import Any
 
 import httpx
@@ -118,11 +119,12 @@ async def test_an_explanation_of_what_cannot_be_is_refused(beside: Beside) -> No
 async def test_five_explanations_are_given_in_a_second_and_at_once(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, go = 1000.0, asyncio.Event()
-    explain = operators.explain
+    now, go = 1000.0, Event()
+    explain, threads = operators.explain, set[int]()
 
     async def slow(*arguments: Any, **options: Any) -> Any:
-        await go.wait()
+        threads.add(get_ident())
+        await eventually(go.is_set)
         return await explain(*arguments, **options)
 
     monkeypatch.setattr(operators, "monotonic", lambda: now)
@@ -135,6 +137,8 @@ async def test_five_explanations_are_given_in_a_second_and_at_once(
         assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
         go.set()
         assert [answer.status_code for answer in await asyncio.gather(*under_way)] == [200] * 5
+        # Decisions do not wait for explanations.
+        assert threads & {get_ident()} == set()
         assert [(await explained(client, tenant="acme")).status_code for _ in range(6)] == [200] * 5 + [503]
         now += 1
         assert (await explained(client, tenant="acme")).status_code == 200

@@ -37,10 +37,12 @@ async def test_a_tenant_of_another_pattern_is_refused_and_nothing_is_asked(
             ("/v1/calls", {"tenant": "acme", "dependency": "payments"}),
             ("/v1/check", {"tenant": "acme"}),
             ("/v1/explain", {"tenant": "acme"}),
+            # An empty name is that of no tenant, not of a caller without one.
+            ("/v1/requests", {"tenant": ""}),
         ):
             answer = await asked(client, path, **members)
             assert (answer.status_code, answer.json()["type"]) == (403, "urn:fuseboard:sidecar:tenant")
-        assert client.sidecar.foreign == 4
+        assert client.sidecar.foreign == 5
         assert client.agent.counters.requests == 0
         assert {key for key in limits.scan_iter() if b"quota" in key or b"vendor" in key} <= before
         for tenant in ("big", "eu-shop"):

@@ -5,15 +5,17 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 _SILENT = ["curl", "--silent", "--show-error", "--noproxy", "*"]
 
 
 def _ask(path: str, content: Any) -> Any:
+    token = Path(os.environ["SIDECAR_TOKEN_FILE"]).read_text().strip()
     headers = [
         *("--header", "content-type: application/json"),
-        *("--header", f"authorization: Bearer {os.environ['SIDECAR_TOKEN']}"),
+        *("--header", f"authorization: Bearer {token}"),
     ]
     wait_s = str(int(os.environ["SIDECAR_TIMEOUT_MS"]) / 1000)
     sent = ["--max-time", wait_s, *headers, "--data", json.dumps(content), os.environ["SIDECAR_URL"] + path]

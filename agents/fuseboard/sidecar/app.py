@@ -86,8 +86,8 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             yield Running(agent, sidecar, (tcp, local), port, probes_port)
         finally:
             await listeners.stop()
-            # Slots and probes are free now, not when they expire; the agent sends what is left to report.
-            sidecar.permits.end_all()
+            # Before the agent stops: it sends what is left to report.
+            await sidecar.stop()
 
 
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:

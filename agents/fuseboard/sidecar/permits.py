@@ -50,7 +50,8 @@ class Kept(Generic[T]):
             self.expired += 1
             self._ended(self._kept.pop(name)[1])
 
-    def end_all(self) -> None:
-        """The sidecar stops."""
-        while self._kept:
-            self._ended(self._kept.popitem()[1][1])
+    def take_all(self) -> list[T]:
+        """All that are left, once."""
+        left = [one for _, one in self._kept.values()]
+        self._kept.clear()
+        return left

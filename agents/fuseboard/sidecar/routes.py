@@ -140,6 +140,14 @@ class Sidecar:
         kept = self.permits
         return PermitCounters(issued=kept.issued, expired=kept.expired, displaced=kept.displaced)
 
+    async def stop(self) -> None:
+        """Free all slots and probes now, not when they expire. What was spent stays spent."""
+        for permit in self.permits.take_all():
+            self._agent.report(permit, Outcome.NEUTRAL)
+        for decision in self.holds.take_all():
+            self._agent.finish(decision)
+        await self.operators.stop()
+
     def _read_reports(self, body: bytes) -> _Read:
         return self.reports.read(_decode_reports(body))
 
@@ -159,7 +167,7 @@ class Sidecar:
 
     def _call(self, asked: AskCall, request: Request) -> _Answering:
         self.reports.take(asked.reports)
-        return self._refuse_tenant(asked.tenant) or self._admit(self._admit_call(asked), request)
+        return self._refuse_tenant(asked.tenant or None) or self._admit(self._admit_call(asked), request)
 
     def _request(self, asked: AskRequest, request: Request) -> _Answering:
         return self._refuse_tenant(asked.tenant) or self._admit(self._admit_request(asked), request)
@@ -179,7 +187,7 @@ class Sidecar:
 
     def _refuse_tenant(self, tenant: str | None) -> Answer | None:
         """The answer about a tenant that the application may not use. Callers without a tenant use none."""
-        if self._tenants is None or not tenant or self._tenants.include(tenant):
+        if self._tenants is None or tenant is None or self._tenants.include(tenant):
             return None
         self.foreign += 1
         return answers.problem(403, "tenant", "no pattern of --tenants has this tenant")

@@ -2,19 +2,22 @@
 import java.net.URI;
 import java.net.http.*;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.file.*;
 import java.time.Duration;
 import java.util.regex.Pattern;
 
 public class Guard {
     static final HttpClient CLIENT = HttpClient.newHttpClient();
+    static final String TOKEN_FILE = System.getenv().getOrDefault("SIDECAR_TOKEN_FILE", "/dev/null");
     static final String TIMEOUT = System.getenv().getOrDefault("SIDECAR_TIMEOUT_MS", "100");
 
     static String ask(String path, String json) {
-        var request = HttpRequest.newBuilder(URI.create(System.getenv("SIDECAR_URL") + path))
-            .timeout(Duration.ofMillis(Long.parseLong(TIMEOUT))).header("Content-Type", "application/json")
-            .header("Authorization", "Bearer " + System.getenv("SIDECAR_TOKEN"))
-            .POST(HttpRequest.BodyPublishers.ofString(json)).build();
         try {
+            // Now: the file may have been replaced.
+            var token = Files.readString(Path.of(TOKEN_FILE)).strip();
+            var request = HttpRequest.newBuilder(URI.create(System.getenv("SIDECAR_URL") + path))
+                .timeout(Duration.ofMillis(Long.parseLong(TIMEOUT))).header("Content-Type", "application/json")
+                .header("Authorization", "Bearer " + token).POST(HttpRequest.BodyPublishers.ofString(json)).build();
             var answer = CLIENT.send(request, BodyHandlers.ofString());
             return answer.statusCode() == 200 ? answer.body() : "";
         } catch (java.io.IOException error) {

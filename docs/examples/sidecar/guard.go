@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -30,7 +31,8 @@ func ask(path string, content any) (found decision) {
 	body, _ := json.Marshal(content)
 	request, _ := http.NewRequest("POST", os.Getenv("SIDECAR_URL")+path, bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Authorization", "Bearer "+os.Getenv("SIDECAR_TOKEN"))
+	token, _ := os.ReadFile(os.Getenv("SIDECAR_TOKEN_FILE")) // now: the file may have been replaced
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	answer, err := (&http.Client{Timeout: within}).Do(request)
 	if err == nil {
 		defer answer.Body.Close()

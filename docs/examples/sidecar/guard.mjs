@@ -1,9 +1,12 @@
 // Guarded calls: node guard.mjs DEPENDENCY URL...   Without a decision, the call is made and not reported.
-const { SIDECAR_URL = "http://127.0.0.1:7480", SIDECAR_TOKEN = "", SIDECAR_TIMEOUT_MS = "100" } = process.env;
-const headers = { "content-type": "application/json", authorization: `Bearer ${SIDECAR_TOKEN}` };
+import { readFile } from "node:fs/promises";
+
+const { SIDECAR_URL = "http://127.0.0.1:7480", SIDECAR_TOKEN_FILE = "/dev/null", SIDECAR_TIMEOUT_MS = "100" } = process.env;
 
 async function ask(path, content) {
   try {
+    const token = (await readFile(SIDECAR_TOKEN_FILE, "utf8")).trim(); // now: the file may have been replaced
+    const headers = { "content-type": "application/json", authorization: `Bearer ${token}` };
     const signal = AbortSignal.timeout(Number(SIDECAR_TIMEOUT_MS));
     const answer = await fetch(SIDECAR_URL + path, { method: "POST", headers, body: JSON.stringify(content), signal });
     return answer.status === 200 ? await answer.json() : {};

@@ -174,7 +174,7 @@ def _beside(chapter: Chapter, revision: int) -> Iterator[dict[str, str]]:
             chapter.until("the sidecar to decide", lambda: _decides(client, revision), within_s=20)
         yield {
             "SIDECAR_URL": process.url,
-            "SIDECAR_TOKEN": token,
+            "SIDECAR_TOKEN_FILE": str(token_file),
             # A call without a decision is outside of the limit: on a busy machine, the program waits longer.
             "SIDECAR_TIMEOUT_MS": "10000",
             "DEPENDENCY": DEPENDENCY,
