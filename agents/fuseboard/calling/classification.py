@@ -180,6 +180,8 @@ def _classify_path(links: Path) -> Verdict:
 
 def classify_answer(status: int, headers: Mapping[str, str], code: str = "", message: str = "") -> Verdict:
     """Judge an HTTP answer, with the code that its body has, if that is known."""
+    if status < 400 and not code and not message:
+        return Verdict(status=status)  # nearly all
     verdict = _judge_answer(status, headers, code, message)
     return replace(verdict, free=True) if status >= 400 and status not in MAY_BE_CHARGED else verdict
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from fuseboard.serving.call import begin
 from fuseboard.serving.exchange import Answer, Request, Service
+from fuseboard.serving.heads import KnownHeads
 from fuseboard.serving.sockets import peer_uid
 
 logger = logging.getLogger("fuseboard.serving")
@@ -64,6 +65,7 @@ class Connections:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
+        self.heads = KnownHeads()
         self._open: set[Http1] = set()
         self._lingering: set[Http1] = set()
         self._tasks: set[asyncio.Task[Answer]] = set()
@@ -147,6 +149,8 @@ class Http1(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         #: Bytes that were read since the last whole request.
         self._read = 0
+        #: The read that began between two requests, until the first of its requests is complete.
+        self._whole = b""
         #: Requests that were begun in this turn of the loop, as far as one read brought them.
         self._begun = 0
         #: The next turn of the loop goes on with what waits.
@@ -212,6 +216,12 @@ class Http1(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        self._whole = b""
+        if not self._partial and not self._queue and self._may_begin:
+            if (known := self._connections.heads.request_in(data, self._uid)) is not None:
+                self._begin(known, True)
+                return
+            self._whole = data
         self._read += len(data)
         self._begun = 0
         while data and not self._ended:
@@ -313,6 +323,9 @@ class Http1(asyncio.Protocol):
             body=self._body,
             uid=self._uid,
         )
+        if self._whole and self._keeps:
+            self._connections.heads.learn(self._whole, request)
+        self._whole = b""
         if self._is_first and self._may_begin and self._begun < PER_TURN:
             self._begun += 1
             self._begin(request, self._keeps)

@@ -4,6 +4,7 @@ A decision is always 200, with ``allowed``. Every other status is a problem, and
 sidecar that is busy must not look like that of an open breaker.
 """
 
+from collections.abc import Callable
 from math import ceil
 from time import monotonic
 
@@ -41,8 +42,10 @@ _TITLES = {
 _encode = msgspec.json.Encoder().encode
 
 
-def json_answer(content: msgspec.Struct | list[DependencyState]) -> Answer:
-    return Answer(200, _encode(content))
+def json_answer(
+    content: msgspec.Struct | list[DependencyState], unsent: Callable[[], object] | None = None
+) -> Answer:
+    return Answer(200, _encode(content), unsent=unsent)
 
 
 def problem(status: int, kind: str, detail: str) -> Answer:
@@ -52,18 +55,19 @@ def problem(status: int, kind: str, detail: str) -> Answer:
     return Answer(status, _encode(content), PROBLEM_JSON, headers)
 
 
-def allowed_request(decision: Decision, hold: str | None) -> Answer:
+def allowed_request(decision: Decision, hold: str | None, unsent: Callable[[], object]) -> Answer:
     return json_answer(
         AllowedRequest(
             hold=hold,
             headers=dict(limit_headers(decision)),
             mode=decision.mode,
             revision=decision.revision,
-        )
+        ),
+        unsent,
     )
 
 
-def allowed_call(permit: Permit, permit_id: str, expires_s: float) -> Answer:
+def allowed_call(permit: Permit, permit_id: str, expires_s: float, unsent: Callable[[], object]) -> Answer:
     decision = permit.decision
     return json_answer(
         AllowedCall(
@@ -75,7 +79,8 @@ def allowed_call(permit: Permit, permit_id: str, expires_s: float) -> Answer:
             state=permit.state,
             mode=decision.mode,
             revision=decision.revision,
-        )
+        ),
+        unsent,
     )
 
 

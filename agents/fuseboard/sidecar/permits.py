@@ -1,7 +1,7 @@
 """The permits and requests that applications have, by the ids that they got."""
 
-import secrets
 from collections.abc import Callable
+from os import urandom
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -34,7 +34,7 @@ class Kept(Generic[T]):
             self.displaced += 1
             self._ended(oldest)
         self.issued += 1
-        name = self._letter + secrets.token_hex(_ID_BYTES)
+        name = self._letter + urandom(_ID_BYTES).hex()
         self._kept[name] = (monotonic() + for_s, one)
         return name
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Protocol
 
@@ -45,10 +45,14 @@ GRACE_S, UNKNOWN_TIMEOUT_S, LONGEST_S, HOLD_S = 5.0, 60.0, 600.0, 3600.0
 
 #: The header of W3C Trace Context.
 _TRACE = "traceparent"
+_NO_TRACE = nullcontext()
 
 _Read = tuple[tuple[Report, ...], tuple[InvalidReport, ...]]
 _decode_reports = msgspec.json.Decoder(
     Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=contract.MAX_REPORTS)]
+).decode
+_decode_readable = msgspec.json.Decoder(
+    Annotated[tuple[Report, ...], msgspec.Meta(min_length=1, max_length=contract.MAX_REPORTS)]
 ).decode
 _decode_carried = msgspec.json.Decoder(
     Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=contract.MAX_CARRIED_REPORTS)]
@@ -124,7 +128,8 @@ class Sidecar:
             return answers.problem(404, "unknown-path", f"the sidecar answers {known}")
         if request.method != "POST":
             return answers.problem(405, "method", "use POST")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        kind = request.headers.get("content-type", "")
+        if kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
             return answers.problem(415, "not-json", f"send content-type: {JSON}")
         decode, answer = route
         try:
@@ -149,7 +154,10 @@ class Sidecar:
         await self.operators.stop()
 
     def _read_reports(self, body: bytes) -> _Read:
-        return self.reports.read(_decode_reports(body))
+        try:
+            return _decode_readable(body), ()
+        except msgspec.ValidationError:
+            return self.reports.read(_decode_reports(body))
 
     def _read_call(self, decode: Callable[[bytes], AskCall], body: bytes) -> AskCall:
         """An admission is not refused for a report beside it."""
@@ -226,9 +234,10 @@ class Sidecar:
         )
         expires_s = _expires_s(permit)
         permit_id = self.permits.keep(permit, expires_s)
-        answer = answers.allowed_call(permit, permit_id, expires_s)
         # A call whose caller has just left is not made.
-        return answer._replace(unsent=lambda: self._end_unused(self.permits.take(permit_id)))
+        return answers.allowed_call(
+            permit, permit_id, expires_s, lambda: self._end_unused(self.permits.take(permit_id))
+        )
 
     async def _admit_request(self, asked: AskRequest) -> Answer:
         decision = await self._agent.admit_request(
@@ -244,9 +253,8 @@ class Sidecar:
         # ``Decision.holds_slots`` is true of all without Redis: those would displace the ones that matter.
         if asked.costs or any(charge.demand.holds_slots for charge in decision.charges):
             hold = self.holds.keep(decision, _hold_s(decision))
-        answer = answers.allowed_request(decision, hold)
         # A request whose caller has just left is not served.
-        return answer._replace(unsent=lambda: self._take_back(decision, hold))
+        return answers.allowed_request(decision, hold, lambda: self._take_back(decision, hold))
 
     def _take_back(self, decision: Decision, hold: str | None) -> None:
         if hold is None or self.holds.take(hold) is not None:
@@ -317,13 +325,14 @@ def _hold_s(decision: Decision) -> float:
     return min(max([LONGEST_S, *(window / 1000 for window in windows)]), HOLD_S)
 
 
-@contextmanager
-def _trace_of(request: Request) -> Iterator[None]:
+def _trace_of(request: Request) -> AbstractContextManager[None]:
     """Refusals and failed calls have the trace of the application."""
     traceparent = request.headers.get(_TRACE)
-    if traceparent is None:
-        yield
-        return
+    return _NO_TRACE if traceparent is None else _in_trace(traceparent)
+
+
+@contextmanager
+def _in_trace(traceparent: str) -> Iterator[None]:
     token = enter_request(lambda: traceparent)
     try:
         yield
