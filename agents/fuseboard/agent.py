@@ -339,6 +339,19 @@ class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
             charging = self._runtime.admission.charging
             self._run_on_loop(lambda: charging.charge(dependency, costs, tenant, batch=batch))
 
+    def charge_again(self, permit: Permit, times: int) -> None:
+        """Charge the call of this permit ``times`` more: a proxy has repeated it without a permit.
+
+        All limits that count its calls are charged, also past the limit: later calls are refused. Other costs
+        are not charged again, and no slots are taken. Without Redis, the pod charges its shares.
+
+        From any thread. Raises ``Misconfigured`` unless ``times`` is a whole number of at least 0.
+        """
+        check_actual("repetitions", times)
+        if times:
+            charging = self._runtime.admission.charging
+            self._run_on_loop(lambda: charging.charge_again(permit, times))
+
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots, once. Its other costs stay spent."""
         if decision.holds_slots():

@@ -227,6 +227,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """See ``fuseboard.Agent.charge_after``."""
         self._started().charge_after(asks)
 
+    def charge_again(self, permit: Permit, times: int) -> None:
+        """See ``fuseboard.Agent.charge_again``."""
+        self._started().charge_again(permit, times)
+
     def finish(self, decision: Decision) -> None:
         """See ``fuseboard.Agent.finish``."""
         self._started().finish(decision)

@@ -291,6 +291,8 @@ class Permit(Struct, kw_only=True, gc=False):
     settled: dict[str, int] | None = None
     #: The call was not made, and its charges were refunded. For the agent alone.
     given_back: bool = False
+    #: The name of who saw how the call ended, for the breaker of the fleet; empty for this pod.
+    witness: str = ""
 
     @property
     def decision(self) -> Decision:

@@ -16,7 +16,8 @@ __all__ = ["fuseboard_agent"]
 #: What an application calls.
 SURFACE = (
     "admit_request", "admit_together", "admit_call", "request", "call", "limit", "guard", "retrying", "retry",
-    "fallback", "gather_tiers", "report", "report_error", "settle", "charge_after", "finish", "give_back",
+    "fallback", "gather_tiers", "report", "report_error", "settle", "charge_after", "charge_again", "finish",
+    "give_back",
 )  # fmt: skip
 
 

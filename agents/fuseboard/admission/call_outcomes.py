@@ -71,6 +71,7 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
             or breaker.local.state is not CLOSED
             or breaker.overridden
             or self.stops.stopped
+            or permit.witness
         ):
             self._report_in_full(breaker, permit, outcome, cooldown_ms)
             return
@@ -103,11 +104,13 @@ class CallOutcomes(Struct, frozen=True, kw_only=True):
         self.counters.call(permit.dependency, outcome, permit.failure)
         tally = permit.tally
         local_generation = permit.local_generation if tally is None else tally.local_generation
-        if not breaker.overridden or self.breakers.override(breaker.name) is None:
+        # One bad witness must not stop the calls that this pod decides for the others.
+        others = bool(permit.witness and permit.generation) and breaker.local.state is CLOSED
+        if not others and (not breaker.overridden or self.breakers.override(breaker.name) is None):
             breaker.record_locally(outcome, permit.generation, local_generation)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
         if permit.generation and self.health.mode is not LOCAL:
-            breaker.record(outcome, permit.generation, probe)
+            breaker.record(outcome, permit.generation, probe, permit.witness)
         if cooldown_ms:
             breaker.cool_down(cooldown_ms, permit.generation)
         if permit.account_refused and not (permit.account_spent and self.stops.refused(breaker.name)):

@@ -16,6 +16,7 @@ from fuseboard.batching.domains import demand_of
 from fuseboard.batching.standing_demand import is_budget
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract.words import Mode
+from fuseboard.decision import Permit
 from fuseboard.subject import NO_SUBJECT, Costs
 from fuseboard.without_redis.local_limits import LocalLimits
 
@@ -63,6 +64,17 @@ class Charging(Struct, frozen=True):
         for one in wanted:
             for lane in joint.lanes(one):
                 self._spend(lane.domain.name, lane.demand)
+
+    def charge_again(self, permit: Permit, times: int) -> None:
+        """Charge the call of this permit ``times`` more: it was repeated without a permit."""
+        for charge in permit.decision.charges:
+            if charge.account.owner is not self.calls.decisions:
+                continue
+            demand: Demand = charge.demand
+            refs = [ref for ref in demand.refs if ref.limit.measure == "calls" and not ref.is_slot]
+            if refs:
+                calls = demand.amounts()["calls"]
+                self._spend(charge.domain, demand_of(refs, (("calls", calls * times),)))
 
     def _later(self, what: Coroutine[Any, Any, None]) -> None:
         # The loop keeps only weak references to its tasks.

@@ -7,7 +7,6 @@ from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
-from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
@@ -82,7 +81,7 @@ class PodBreakers(dict[str, FleetBreaker]):
         for breaker in tuple(self.values()):
             is_over = breaker.state is not BreakerState.CLOSED and breaker.until <= monotonic()
             if is_over and not breaker.cut_off:
-                breaker.pending.setdefault(breaker.generation, PendingReport())
+                breaker.pending[breaker.generation]  # an empty report
                 self._reports.add(breaker, urgent=True)
 
     def override(self, dependency: str) -> OverrideMode | None:

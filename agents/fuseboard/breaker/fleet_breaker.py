@@ -3,7 +3,7 @@
 docs/breakers.md has the table of all states.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from math import ceil, inf
 from time import monotonic
@@ -118,7 +118,9 @@ class FleetBreaker:
         self.log = TransitionLog(dependency=dependency.name, server=server, enabled=logs)
         self.remembered: RememberedRefusal | None = None
         self.local = LocalBreaker()
-        self.pending: dict[int, PendingReport] = {}
+        self.pending: defaultdict[int, PendingReport] = defaultdict(PendingReport)
+        #: Outcomes that others than this pod have seen, by generation and witness.
+        self.witnessed: defaultdict[tuple[int, str], PendingReport] = defaultdict(PendingReport)
         #: Its outcomes will be sent with the next report.
         self.scheduled = False
         self.environment = environment
@@ -347,8 +349,7 @@ class FleetBreaker:
     def unused(self, demand: Demand, answer: RedisAnswer) -> None:
         self._settlements.give_back(self.domain, demand, answer)
         if answer.verdict == PROBES:
-            pending = self.pending.setdefault(answer.generation, PendingReport())
-            pending.probes.append((answer.token, 0))
+            self.pending[answer.generation].probes.append((answer.token, 0))
             self._report_soon(self)
 
     # Outcomes
@@ -358,23 +359,24 @@ class FleetBreaker:
         self._counters.calls_ok(self.name, calls)
         if generation == self.generation and local_generation == self.local.generation:
             self.local.count_successes(calls)
-        pending = self.pending.get(generation)
-        if pending is None:
-            pending = self.pending[generation] = PendingReport()
+        pending = self.pending[generation]
         pending.ok += calls
         pending.tail = 0
 
-    def record(self, outcome: Outcome, generation: int, probe: str) -> None:
-        """Keep an outcome for the fleet's breaker. ``probe`` is the token of a half-open permit."""
-        pending = self.pending.get(generation)
-        if pending is None:
-            pending = self.pending[generation] = PendingReport()
-        pending.add(outcome, probe)
+    def record(self, outcome: Outcome, generation: int, probe: str, witness: str = "") -> None:
+        """Keep an outcome for the fleet's breaker. ``probe`` is the token of a half-open permit.
+
+        ``witness``: who saw it, if not this pod. One probe decides, whoever saw it.
+        """
+        if witness and not probe:
+            self.witnessed[generation, witness].add(outcome, probe)
+        else:
+            self.pending[generation].add(outcome, probe)
 
     def renew_probe(self, generation: int, token: str) -> None:
         """The call that has this permit of the half-open breaker runs on."""
         lease_us = self.dependency.breaker.probe_lease_ms * 1000
-        self.pending.setdefault(generation, PendingReport()).probes.append((token, lease_us))
+        self.pending[generation].probes.append((token, lease_us))
 
     def note_sent(self, generation: int, outcomes: PendingReport) -> None:
         """These outcomes are on their way to Redis."""
@@ -395,7 +397,7 @@ class FleetBreaker:
     def cool_down(self, milliseconds: int, generation: int) -> None:
         """The vendor asked not to be called: stop here at once, and report it to the fleet."""
         self._stop(milliseconds / 1000)
-        pending = self.pending.setdefault(generation, PendingReport())
+        pending = self.pending[generation]
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
     def stop_here(self) -> None:
@@ -468,6 +470,7 @@ class FleetBreaker:
                 lambda: self.local.take_over(self.until, self.dependency.breaker), "Redis is unavailable"
             )
         self.pending.clear()
+        self.witnessed.clear()
         if self.remembered is not None and self.remembered.reason is not Reason.COOLING_DOWN:
             self.remembered = None
 

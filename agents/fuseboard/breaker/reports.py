@@ -90,13 +90,23 @@ class Reports:
             self._send(breaker)
 
     def _send(self, breaker: FleetBreaker) -> None:
-        pending, breaker.pending, breaker.scheduled = breaker.pending, {}, False
+        reports = [(breaker.server, generation, outcomes) for generation, outcomes in breaker.pending.items()]
+        breaker.pending.clear()
+        breaker.scheduled = False
+        if breaker.witnessed:
+            reports += [
+                (witness, generation, outcomes)
+                for (generation, witness), outcomes in breaker.witnessed.items()
+            ]
+            breaker.witnessed.clear()
+            # Redis must know who has outcomes without a failure before it judges those who have failures.
+            reports.sort(key=_has_failures)
         breaker.local.fold(breaker.dependency.breaker)
         if not self._health.usable:
             return
-        for generation, outcomes in pending.items():
+        for witness, generation, outcomes in reports:
             breaker.note_sent(generation, outcomes)
-            arguments = _arguments(breaker, generation, outcomes)
+            arguments = _arguments(breaker, witness, generation, outcomes)
             self._store.run(REPORT, breaker.report_keys, arguments, self._answered(breaker, monotonic()))
 
     def _answered(self, breaker: FleetBreaker, sent_at: float) -> Callable[[Reply], None]:
@@ -112,7 +122,14 @@ class Reports:
         return answered
 
 
-def _arguments(breaker: FleetBreaker, generation: int, pending: PendingReport) -> tuple[Word, ...]:
+def _has_failures(report: tuple[str, int, PendingReport]) -> bool:
+    _, _, outcomes = report
+    return outcomes.failure + outcomes.slow > 0
+
+
+def _arguments(
+    breaker: FleetBreaker, witness: str, generation: int, pending: PendingReport
+) -> tuple[Word, ...]:
     """The arguments of ``report.lua``; see there."""
     policy = breaker.dependency.breaker
     counted = (pending.ok, pending.failure, pending.slow, pending.tail)
@@ -135,7 +152,7 @@ def _arguments(breaker: FleetBreaker, generation: int, pending: PendingReport) -
     where = (keys.breaker_channel(breaker.environment), breaker.name)
     by_calls = ("window_calls", policy.window_calls) if policy.window_calls else ()
     return (
-        breaker.server,
+        witness,
         generation,
         *counted,
         *conditions,

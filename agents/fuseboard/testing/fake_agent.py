@@ -275,6 +275,10 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         check_asks(asks)
         self.charged.extend(asks)
 
+    def charge_again(self, permit: Permit, times: int) -> None:
+        """Costs nothing here."""
+        check_actual("repetitions", times)
+
     def finish(self, decision: Decision) -> None:
         """A request holds nothing here."""
 
