@@ -59,8 +59,8 @@ mutants: agent-environment ## every mutant of the agent: code with one bug, whic
 screenshots: environment chromium ## pictures of every page of a demo of its own; PASSWORD=... URL=... takes a running one
 	@$(PY) tools/screenshots.py $(if $(README),--readme) $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))
 
-soak: environment ## the 10- and 30-minute runs
-	@$(PY) -m pytest -m soak --timeout 3600 -s
+soak: environment ## the runs of 10 to 60 minutes
+	@$(PY) -m pytest -m soak --timeout 4200 -s
 
 bench: environment ## benchmarks side by side; last lines are RATIO name value (bar >= x)
 	@$(PY) tools/run_each.py tools/bench

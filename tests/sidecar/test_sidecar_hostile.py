@@ -52,3 +52,15 @@ async def test_names_that_are_not_registered_leave_room_for_those_that_are(
         for name, status in (("one", 200), ("two", 200), ("three", 400), ("payments", 200)):
             answer = await client.http.post("/v1/calls", json={"dependency": name})
             assert answer.status_code == status
+
+
+@pytest.mark.parametrize("path", ["/v1/calls", "/v1/reports", "/v1/requests"])
+async def test_json_that_is_nested_too_deeply_is_malformed(path: str, beside: Beside) -> None:
+    async with beside(POLICY) as client:
+        content = "[" * 8_000 + "]" * 8_000
+        for body in (content, f'{{"dependency": {content}}}', f"[{content}]"):
+            answer = await client.http.post(path, content=body, headers={"content-type": JSON})
+            if answer.status_code == 200:  # a report that cannot be read refuses no other
+                assert len(answer.json()["invalid"]) == 1
+            else:
+                assert (answer.status_code, answer.json()["type"]) == (400, "urn:fuseboard:sidecar:malformed")

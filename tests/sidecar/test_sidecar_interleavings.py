@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fuseboard import Agent
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
+from fuseboard.reporting.sidecar_figures import SidecarFigures
 from fuseboard.serving.call import begin
 from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import permits
@@ -30,6 +31,7 @@ class Pod(FakeAgent):
     def __init__(self) -> None:
         super().__init__()
         self.spent = 0
+        self.sidecar_figures = SidecarFigures()
         self._costs: dict[int, int] = {}
         #: Admissions wait for it.
         self.go = asyncio.Event()

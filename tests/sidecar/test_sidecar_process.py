@@ -1,12 +1,9 @@
 """The command `fuseboard sidecar` as a process."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -18,55 +15,10 @@ from fuseboard.contract import keys
 from fuseboard.sidecar import app
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
+from tests.sidecar.processes import sidecar
 from tests.waiting import PATIENCE_S, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-
 FAILURES = BREAKER.consecutive_failures
-LISTEN = ("--listen", "127.0.0.1:0", "--probes", "127.0.0.1:0")
-
-
-class Process:
-    def __init__(self, process: "subprocess.Popen[str]", token_file: Path) -> None:
-        self.process, self.token_file, self.token = process, token_file, "secret"
-        assert process.stdout is not None
-        self.url = process.stdout.readline().removeprefix("listening on ").strip()
-        self.probes = process.stdout.readline().removeprefix("probes and metrics on ").strip()
-
-    def ready(self) -> int:
-        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
-            return http.get(f"{self.probes}/readyz").status_code
-
-    def post(self, path: str, body: str) -> tuple[int, str]:
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
-        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
-            answer = http.post(self.url + path, content=body, headers=headers)
-        return answer.status_code, answer.text
-
-
-@contextmanager
-def sidecar(redis_url: str, folder: Path, *options: str) -> Iterator[Process]:
-    token_file = folder / "token"
-    token_file.write_text("secret\n")
-    variables = {
-        "FUSEBOARD_REDIS_URL": redis_url,
-        "FUSEBOARD_SERVER": "shop-1",
-        "FUSEBOARD_STATE_DIR": str(folder / "state"),
-        "FUSEBOARD_SIDECAR_TOKEN_FILE": str(token_file),
-    }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fuseboard", "sidecar", *LISTEN, *options],
-        cwd=ROOT,
-        env=kept | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Process(process, token_file)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(

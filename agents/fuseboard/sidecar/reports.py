@@ -39,6 +39,8 @@ _ERRORS: dict[CallError, Callable[[], BaseException]] = {
     CallError.CANCELLED: asyncio.CancelledError,
 }
 
+#: JSON that is not what was asked for, and JSON that is nested deeper than the parser goes.
+UNREADABLE = (MsgspecError, RecursionError)
 
 _decode = Decoder(Report).decode
 
@@ -73,7 +75,7 @@ class Reports:
         for place, one in enumerate(raw):
             try:
                 reports.append(_decode(one))
-            except MsgspecError as error:
+            except UNREADABLE as error:
                 invalid.append(InvalidReport(place=place, detail=str(error)))
         self.invalid += len(invalid)
         return tuple(reports), tuple(invalid)

@@ -33,7 +33,7 @@ from fuseboard.sidecar import answers, openapi
 from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.operators import Operators
 from fuseboard.sidecar.permits import Kept
-from fuseboard.sidecar.reports import Reports
+from fuseboard.sidecar.reports import UNREADABLE, Reports
 from fuseboard.subject import NO_SUBJECT, Ask, Subject
 
 logger = logging.getLogger("fuseboard.sidecar")
@@ -133,9 +133,10 @@ class Sidecar:
             return answers.problem(415, "not-json", f"send content-type: {JSON}")
         decode, answer = route
         try:
-            return answer(decode(request.body), request)
-        except msgspec.MsgspecError as error:
+            asked = decode(request.body)
+        except UNREADABLE as error:
             return answers.problem(400, "malformed", str(error))
+        return answer(asked, request)
 
     def sweep(self) -> None:
         self.permits.sweep()
