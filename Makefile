@@ -18,7 +18,7 @@ TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/template
 LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
+.PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults protos requirements clean \
         release release-environment changelog docs docs-environment chart chart-tools chart-schemas \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose lint-docs
@@ -70,6 +70,9 @@ experiments: environment ## what the protection of a pod does, beside the same t
 
 docs: environment docs-environment ## the documentation as a site, in build/docs, and the pages of docs/ that come from code
 	@DJANGO_SETTINGS_MODULE=controlplane.settings $(PY) -m tools.docsite.build
+
+protos: environment ## compile the messages of Envoy after a change of agents/fuseboard/envoy/*.proto
+	@$(PY) -m grpc_tools.protoc -I agents --python_out=agents --pyi_out=agents agents/fuseboard/envoy/*.proto
 
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)

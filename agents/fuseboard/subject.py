@@ -57,7 +57,7 @@ class Ask:
     """One of several requests for ``Agent.admit_together``: the arguments of ``admit_request``."""
 
     tenant: str | None = None
-    #: The number of calls.
+    #: The number of calls; 0 with ``costs`` for what is no call, such as tokens of one that was counted.
     cost: int = 1
     #: Estimates of its other costs, by measure.
     costs: Mapping[str, int] | None = None
@@ -68,3 +68,10 @@ class Ask:
     limit: Limit | None = None
     #: Each key has its own counter of ``limit``, which all pods share: 1 to 1,000 characters.
     key: str = ""
+
+
+def ask_costs(ask: Ask) -> Costs:
+    """The costs of a request that may be no call. Raises ``Misconfigured`` as ``costs_of`` does."""
+    if ask.cost == 0 and ask.costs:
+        return tuple([pair for pair in costs_of(1, ask.costs) if pair[0] != "calls"])
+    return costs_of(ask.cost, ask.costs)

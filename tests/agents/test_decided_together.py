@@ -157,7 +157,8 @@ async def test_without_redis_a_pod_spends_its_shares_of_all_or_none():
 
 @pytest.mark.parametrize(
     "asks",
-    [[], [Ask()], [Ask(tenant="a", cost=0)], [Ask(tenant="a", costs={"calls": 1})], ["acme"], [Ask(tenant=3)],
+    [[], [Ask()], [Ask(tenant="a", cost=0)], [Ask(tenant="a", cost=0, costs={"tokens": -1})],
+     [Ask(tenant="a", costs={"calls": 1})], ["acme"], [Ask(tenant=3)],
      [Ask(tenant="a")] * 51, Ask(tenant="a")],
 )  # fmt: skip
 async def test_wrong_asks_are_refused_at_once(agent: Agent, asks: list[Ask]):
@@ -239,6 +240,20 @@ async def test_what_is_charged_afterwards_may_pass_the_limit(agent: Agent):
     assert {limit.name: limit.remaining for limit in left.limits}["per-ip"] == 0
     with pytest.raises(Misconfigured):
         agent.charge_after([Ask(tenant="acme", cost=0)])
+
+
+async def test_what_is_no_call_charges_none(limits: redis.Redis, redis_url: str, tmp_path: Path):
+    tokens = Limit(name="tokens", limit=10, window_ms=3_600_000, burst=10, measure="tokens")
+    tier = Tier(name="free", quotas=(FIVE, tokens))
+    publish(limits, msgspec.structs.replace(RULES, tiers=(tier,), default_tier="free"), revision=1)
+    async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
+        await eventually(lambda: agent.mode is Mode.SHARED)
+        ask = Ask(tenant="acme", cost=0, costs={"tokens": 4})
+        found = [await agent.admit_together([ask]) for _ in range(3)]
+        assert [(one.allowed, one.rule) for one in found] == [(True, ""), (True, ""), (False, "tokens")]
+        agent.charge_after([ask])
+        left = {limit.name: limit.remaining for limit in (await agent.admit_request("acme")).limits}
+        assert (left["five"], left["*/all"]) == (4, 999)
 
 
 async def test_an_unknown_tenant_is_charged_when_its_record_is_there(limits: redis.Redis, redis_url: str):

@@ -339,7 +339,7 @@ class TestWatch:
 
 def test_the_agent_runs_where_redis_py_is_not_installed():
     # Other integrations need a framework, and some of these need redis-py. Telemetry needs OpenTelemetry, the
-    # sidecar httptools, and files of descriptors PyYAML.
+    # sidecar httptools, files of descriptors PyYAML, and the service for Envoy protobuf.
     script = """
 import importlib, importlib.util, pkgutil, sys
 sys.modules["redis"] = None
@@ -347,6 +347,8 @@ import fuseboard, fuseboard.integrations.asgi, fuseboard.integrations.wsgi
 others = ["fuseboard.integrations.", "fuseboard.telemetry.", "fuseboard.llm.httpx"]
 if importlib.util.find_spec("httptools") is None:
     others += ["fuseboard.serving.http1", "fuseboard.serving.listeners", "fuseboard.sidecar."]
+if importlib.util.find_spec("google") is None:
+    others += ["fuseboard.envoy."]
 if importlib.util.find_spec("yaml") is None:
     others += ["fuseboard.contract.descriptor_file"]
 for module in pkgutil.walk_packages(fuseboard.__path__, "fuseboard."):

@@ -21,7 +21,7 @@ from tests.agents.published import publish
 from tests.agents.servers import POLICY
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
-[FILE] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+FILE, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture

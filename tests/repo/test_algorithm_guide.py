@@ -24,6 +24,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/cli/doctor/redis_check.py": "only slots follow the time of calls",
     "controlplane/policies/latency_advice.py": "only slots follow the time of calls",
     "agents/fuseboard/sidecar/routes.py": "only slots of a request end by themselves, after their window",
+    "agents/fuseboard/envoy/answers.py": "Envoy gets no rest of slots; only a bucket has a burst",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
     "controlplane/api/examples/configuration_out.json": "examples",

@@ -86,8 +86,9 @@ def test_a_sidecar_does_not_wait_longer_than_it_may(redis_url: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "off"], "--listen off needs --unix"),
-        (["--uid", "0"], "--uid needs --unix"),
+        (["--listen", "off"], "--listen off needs --unix or --envoy-unix"),
+        (["--uid", "0"], "--uid needs --unix or --envoy-unix"),
+        (["--unix", "s.sock", "--envoy-unix", "s.sock"], "need a socket each"),
         (["--drain-s", "-1"], "--drain-s must be"),
         (["--no-token", "--probes", "here"], "--probes must be HOST:PORT"),
     ],

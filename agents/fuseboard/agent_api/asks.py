@@ -17,7 +17,7 @@ from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import is_subject
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from fuseboard.subject import NO_SUBJECT, Ask, costs_of
+from fuseboard.subject import NO_SUBJECT, Ask, Costs, ask_costs
 
 #: The most requests that are decided together.
 MAX_ASKS = 50
@@ -39,8 +39,9 @@ def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
 def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
     if ask.costs is not None:
         check_costs(ask.costs)
+    costs = ask_costs(ask)
     if ask.limit is not None or ask.key:
-        return _own(ask)
+        return _own(ask, costs)
     subject, tenant = harmless(ask.subject, ipv6_prefix), ask.tenant
     if tenant is None:
         if subject == NO_SUBJECT:
@@ -50,10 +51,10 @@ def _wanted(ask: Ask, ipv6_prefix: int) -> Wanted:
         raise Misconfigured(f"tenant must be text, not {type(tenant).__name__}")
     elif not is_subject(tenant):
         tenant = INVALID
-    return Wanted(tenant, costs_of(ask.cost, ask.costs), subject)
+    return Wanted(tenant, costs, subject)
 
 
-def _own(ask: Ask) -> Wanted:
+def _own(ask: Ask, costs: Costs) -> Wanted:
     """The request that a limit of its caller decides."""
     if not isinstance(ask.limit, Limit):
         raise Misconfigured(
@@ -70,7 +71,7 @@ def _own(ask: Ask) -> Wanted:
         limit = _checked(ask.limit)
     except TypeError as error:  # such as a list in place of a tuple
         raise Misconfigured(f"the limit {ask.limit.name!r:.80} is not valid: {error}") from None
-    return Wanted("", costs_of(ask.cost, ask.costs), NO_SUBJECT, OwnLimit(limit, key))
+    return Wanted("", costs, NO_SUBJECT, OwnLimit(limit, key))
 
 
 def _check_own_limits(own: Sequence[OwnLimit]) -> None:

@@ -39,11 +39,16 @@ def add_to(commands: Any) -> None:
     )
     sidecar.add_argument("--unix", metavar="PATH", help="also listen on a unix socket of mode 0660")
     sidecar.add_argument(
+        "--envoy-unix",
+        metavar="PATH",
+        help="also answer Envoy's rate limit filters, bridged to HTTP/1.1, on a unix socket of mode 0660",
+    )
+    sidecar.add_argument(
         "--uid",
         type=int,
         action="append",
         default=[],
-        help="a user that may use the unix socket; may be repeated (default: the mode of its file decides)",
+        help="a user that may use the unix sockets; may be repeated (default: their modes decide)",
     )
     sidecar.add_argument(
         "--tenants",
@@ -95,18 +100,23 @@ def run(given: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     listen = None if given.listen == _OFF else loopback_of(given.listen)
-    if listen is None and given.unix is None:
-        raise Misconfigured("--listen off needs --unix")
+    if listen is None and given.unix is None and given.envoy_unix is None:
+        raise Misconfigured("--listen off needs --unix or --envoy-unix")
+    if given.envoy_unix is not None and not (find_spec("google") and find_spec("google.protobuf")):
+        raise Misconfigured("--envoy-unix needs protobuf: pip install 'fuseboard[envoy]'")
+    if given.envoy_unix is not None and given.envoy_unix == given.unix:
+        raise Misconfigured("--unix and --envoy-unix need a socket each")
     if given.shared and given.unix is None:
         raise Misconfigured("--shared needs --unix: loopback is that of one pod, and a node has many")
-    if given.uid and (given.unix is None or not KNOWS_PEERS):
-        raise Misconfigured("--uid needs --unix, and Linux")
+    if given.uid and ((given.unix is None and given.envoy_unix is None) or not KNOWS_PEERS):
+        raise Misconfigured("--uid needs --unix or --envoy-unix, and Linux")
     if not 0 <= given.drain_s <= 600:
         raise Misconfigured("--drain-s must be 0 to 600 seconds")
     options = app.Options(
         listen=listen,
         token=None if given.no_token or listen is None else token_of(os.environ),
         unix=given.unix,
+        envoy_unix=given.envoy_unix,
         uids=frozenset(given.uid),
         tenants=TenantNames(given.tenants) if given.tenants else None,
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),

@@ -4,13 +4,15 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseboard.agent import Agent
 from fuseboard.errors import Misconfigured
@@ -22,6 +24,10 @@ from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
 from fuseboard.sidecar.probes import Probes
 from fuseboard.sidecar.routes import Guarded, Sidecar
 
+if TYPE_CHECKING:
+    from fuseboard.envoy.bridge import Bridge
+    from fuseboard.envoy.service import RateLimitService
+
 logger = logging.getLogger("fuseboard.sidecar")
 
 #: A sidecar that stops leaves when its application has had no connection for this time.
@@ -30,7 +36,12 @@ _LOOK_S = 0.05
 #: Probes and scrapes. Anyone may ask, so each connection has one request and little time.
 _FEW = Bounds(connections=64, idle_s=5.0, keeps_open=False)
 
+#: The bytes of a request of Envoy, whose descriptors may have long values.
+ENVOY_BODY_BYTES = 64 * 1024
+
 Address = tuple[str, int]
+#: Lines of metrics.
+Metrics = Callable[[], Iterable[str]]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -40,7 +51,9 @@ class Options(Struct, frozen=True, kw_only=True):
     #: ``None`` asks for no token.
     token: TokenSource | None = None
     unix: str | None = None
-    #: Users that may use the unix socket; none for all that its mode admits.
+    #: The unix socket of Envoy's filters.
+    envoy_unix: str | None = None
+    #: Users that may use the unix sockets; none for all that their mode admits.
     uids: frozenset[int] = frozenset()
     probes: Address | None = None
     #: The tenants that the application may use; ``None`` for all.
@@ -55,10 +68,12 @@ class Running(Struct, frozen=True):
 
     agent: Agent
     sidecar: Sidecar
-    #: The connections of applications, over TCP and over the unix socket.
+    #: The connections of applications and of Envoy: one for each listener.
     connections: tuple[Connections, ...]
     port: int = 0
     probes_port: int = 0
+    #: The rate limit service, if Envoy has a listener.
+    envoy: "RateLimitService | None" = None
 
 
 @asynccontextmanager
@@ -67,10 +82,13 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
     listeners = Listeners()
     # Each has its own bounds: a process without access to the unix socket cannot use its connections up.
     tcp, local = Connections(options.bounds), Connections(options.bounds)
+    connections: tuple[Connections, ...] = (tcp, local)
     async with Agent(settings=settings) as agent:
         sidecar = Sidecar(agent, tenants=options.tenants)
         listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
+        envoy: RateLimitService | None = None
+        more: Metrics = tuple
         try:
             if options.listen is not None:
                 service = Guarded(sidecar, LoopbackAccess(options.token))
@@ -79,15 +97,34 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             if options.unix is not None:
                 service = Guarded(sidecar, UnixAccess(options.uids))
                 await _listens("--unix", options.unix, listeners.listen_unix(service, local, options.unix))
+            if options.envoy_unix is not None:
+                bridge, envoy, more = _for_envoy(agent, sidecar)
+                filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
+                connections += (filters,)
+                service = Guarded(bridge, UnixAccess(options.uids))
+                to_envoy = listeners.listen_unix(service, filters, options.envoy_unix)
+                await _listens("--envoy-unix", options.envoy_unix, to_envoy)
             if options.probes is not None:
-                probes = Probes(agent, sidecar, (tcp, local))
+                probes = Probes(agent, sidecar, connections, more)
                 listening = listeners.listen_tcp(probes, Connections(_FEW), *options.probes)
                 probes_port = await _listens("--probes", options.probes, listening)
-            yield Running(agent, sidecar, (tcp, local), port, probes_port)
+            yield Running(agent, sidecar, connections, port, probes_port, envoy)
         finally:
             await listeners.stop()
             # Before the agent stops: it sends what is left to report.
             await sidecar.stop()
+
+
+def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[Bridge, RateLimitService, Metrics]":
+    """The service behind Envoy's socket, and its metrics. A sidecar without Envoy needs no protobuf."""
+    from fuseboard.envoy import figures
+    from fuseboard.envoy.bridge import Bridge
+    from fuseboard.envoy.service import RateLimitService
+
+    service = RateLimitService(
+        agent, keep=lambda permit: sidecar.keep_permit(permit)[0], take=sidecar.permits.take
+    )
+    return Bridge(service), service, partial(figures.lines, service, agent.settings.server)
 
 
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
@@ -138,6 +175,8 @@ def _addresses(started: Running, options: Options) -> list[str]:
         lines.append(f"listening on {_url(options.listen[0], started.port)}")
     if options.unix is not None:
         lines.append(f"listening on unix:{options.unix}")
+    if options.envoy_unix is not None:
+        lines.append(f"listening for Envoy on unix:{options.envoy_unix}")
     if options.probes is not None:
         lines.append(f"probes and metrics on {_url(options.probes[0], started.probes_port)}")
     return lines

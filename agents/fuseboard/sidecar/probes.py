@@ -1,6 +1,6 @@
 """The second listener: probes of the kubelet and metrics. It decides nothing, and anyone may ask."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fuseboard.agent import Agent
 from fuseboard.contract.pod_figures import PodFigure
@@ -81,8 +81,15 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
 class Probes:
     problem = staticmethod(answers.problem)
 
-    def __init__(self, agent: Agent, sidecar: Sidecar, connections: tuple[Connections, ...]) -> None:
-        self._agent, self._sidecar, self._connections = agent, sidecar, connections
+    def __init__(
+        self,
+        agent: Agent,
+        sidecar: Sidecar,
+        connections: tuple[Connections, ...],
+        more: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """``more`` are lines of metrics that other services count."""
+        self._agent, self._sidecar, self._connections, self._more = agent, sidecar, connections, more
 
     def handle(self, request: Request) -> Answer:
         if request.path not in ("/healthz", "/readyz", "/metrics"):
@@ -106,6 +113,7 @@ class Probes:
         server = self._agent.settings.server
         for figure, read in FIGURES:
             yield from family(figure, [((), read(self._sidecar, self._connections))], server)
+        yield from self._more()
 
 
 def _without_length(answer: pod_answers.Answer, *, more: str = "") -> Answer:

@@ -66,16 +66,20 @@ class Access(Protocol):
     def refuse(self, request: Request) -> Answer | None: ...
 
 
+class Handler(Protocol):
+    def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]: ...
+
+
 class Guarded:
-    """The sidecar behind one listener, whose access it checks first."""
+    """An application behind one listener, whose access it checks first."""
 
     problem = staticmethod(answers.problem)
 
-    def __init__(self, sidecar: "Sidecar", access: Access) -> None:
-        self._sidecar, self._access = sidecar, access
+    def __init__(self, handler: Handler, access: Access) -> None:
+        self._handler, self._access = handler, access
 
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
-        return self._access.refuse(request) or self._sidecar.handle(request)
+        return self._access.refuse(request) or self._handler.handle(request)
 
 
 class Sidecar:
@@ -137,6 +141,11 @@ class Sidecar:
         except UNREADABLE as error:
             return answers.problem(400, "malformed", str(error))
         return answer(asked, request)
+
+    def keep_permit(self, permit: Permit) -> tuple[str, float]:
+        """The id of a permit, and the seconds in which its report must come."""
+        expires_s = _expires_s(permit)
+        return self.permits.keep(permit, expires_s), expires_s
 
     def sweep(self) -> None:
         self.permits.sweep()
@@ -233,8 +242,7 @@ class Sidecar:
             tier=asked.tier,
             deadline_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
         )
-        expires_s = _expires_s(permit)
-        permit_id = self.permits.keep(permit, expires_s)
+        permit_id, expires_s = self.keep_permit(permit)
         # A call whose caller has just left is not made.
         return answers.allowed_call(
             permit, permit_id, expires_s, lambda: self._end_unused(self.permits.take(permit_id))

@@ -1,0 +1,117 @@
+"""Decisions as answers of Envoy's rate limit service."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from time import time
+
+from fuseboard.contract.calendar_period import period_around
+from fuseboard.contract.descriptors import Verdict
+from fuseboard.contract.limits import Limit
+from fuseboard.contract.words import Algorithm, Period
+from fuseboard.decision import Decision, LimitStatus
+from fuseboard.envoy import rls_pb2 as pb
+from fuseboard.envoy.asks import Asked, unit
+from fuseboard.integrations.problem import refusal
+
+#: The remaining hits of a rule without a limit.
+UNLIMITED = 2**32 - 1
+
+_OK, _OVER_LIMIT = pb.RateLimitResponse.OK, pb.RateLimitResponse.OVER_LIMIT
+_Status = pb.RateLimitResponse.DescriptorStatus
+
+#: The answer to a request that could not be decided.
+ALLOWED = pb.RateLimitResponse(overall_code=_OK).SerializeToString()
+
+#: The end of the present period of calendar limits, in seconds of Unix time.
+_ends: dict[tuple[Period, str], float] = {}
+
+
+def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str]) -> bytes:
+    """``parts`` are the decisions by the places of descriptors, ``permits`` the ids for the access log."""
+    message = pb.RateLimitResponse(overall_code=_OK, statuses=_statuses(asked, parts))
+    if permits:
+        message.dynamic_metadata["permit"] = ",".join(permits)
+    return message.SerializeToString()
+
+
+def refused(asked: Asked, parts: Mapping[int, Decision], decision: Decision) -> bytes:
+    """``decision`` refuses the request. Headers and body are those of the middlewares."""
+    _, headers, body = refusal(decision)
+    message = pb.RateLimitResponse(
+        overall_code=_OVER_LIMIT,
+        statuses=_statuses(asked, parts),
+        response_headers_to_add=[
+            pb.HeaderValue(key=name, value=value) for name, value in headers if name != "content-length"
+        ],
+        raw_body=body,
+    )
+    return message.SerializeToString()
+
+
+def _statuses(asked: Asked, parts: Mapping[int, Decision]) -> list[_Status]:
+    return [_status(asked, place, parts.get(place)) for place in range(len(asked.matches))]
+
+
+def _status(asked: Asked, place: int, part: Decision | None) -> _Status:
+    match = asked.matches[place]
+    if match.verdict is Verdict.UNLIMITED:
+        return _Status(code=_OK, limit_remaining=UNLIMITED)
+    if part is None:
+        return _Status(code=_OK)
+    status = _Status(code=_OK if part.allowed else _OVER_LIMIT)
+    if part.retry_after_ms:
+        status.duration_until_reset.seconds = ceil(part.retry_after_ms / 1000)
+    if match.verdict is Verdict.CALL:
+        # The limits of a vendor are not for its callers.
+        return status
+    rule, limit = match.rule, asked.limits[place]
+    shown = _own(limit, part) if limit is not None else _nearest(part)
+    if shown is None:
+        return status
+    number = unit(shown.window_ms, shown.period)
+    if number != pb.UNKNOWN_UNIT:
+        current = status.current_limit
+        current.requests_per_unit, current.unit = shown.limit, number
+        current.name = rule.name if rule is not None and limit is not None else shown.name
+    status.limit_remaining = min(max(0, shown.remaining or 0), UNLIMITED)
+    if not part.retry_after_ms:
+        status.duration_until_reset.seconds = _reset_s(shown, limit)
+    return status
+
+
+def _own(limit: Limit, part: Decision) -> LimitStatus | None:
+    if part.limits:
+        return part.limits[0] if part.limits[0].remaining is not None or not part.allowed else None
+    # A refusal that this pod remembers has no figures, and nothing is left.
+    return None if part.allowed else LimitStatus.of(limit)
+
+
+def _nearest(part: Decision) -> LimitStatus | None:
+    """The limit that refused, or else the one with the smallest part left, of those that can refuse."""
+    known = [limit for limit in part.limits if not limit.shadow]
+    if not part.allowed:
+        return next((limit for limit in known if limit.name == part.rule), None)
+    left = [limit for limit in known if limit.remaining is not None and limit.algorithm is not _SLOTS]
+    return min(left, key=lambda limit: (limit.remaining or 0) / max(1, limit.limit), default=None)
+
+
+_SLOTS = Algorithm.CONCURRENCY
+
+
+def _reset_s(shown: LimitStatus, limit: Limit | None) -> int:
+    """Until all of the limit is left again, at most."""
+    if shown.period is not None:
+        return _period_left_s(shown.period, shown.time_zone)
+    if shown.algorithm is Algorithm.TOKEN_BUCKET and limit is not None and limit.limit:
+        spent = max(0, limit.burst - max(0, shown.remaining or 0))
+        return ceil(spent * limit.window_ms / limit.limit / 1000)
+    return ceil(shown.window_ms / 1000)
+
+
+def _period_left_s(period: Period, time_zone: str) -> int:
+    now = time()
+    end = _ends.get((period, time_zone), 0.0)
+    if end <= now:
+        end = period_around(int(now * 1_000_000), period, time_zone)[1] / 1_000_000
+        _ends[period, time_zone] = end
+    return ceil(end - now)

@@ -1,0 +1,146 @@
+"""Envoy's rate limit service: a plain function over the bytes of its messages.
+
+Servers of gRPC and of HTTP/1.1 call it. It belongs to the loop of the agent.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fuseboard.agent import Agent
+from fuseboard.contract.descriptors import Verdict
+from fuseboard.decision import Decision, Permit
+from fuseboard.envoy import answers
+from fuseboard.envoy.asks import MAX_REMEMBERED, Asked, InvalidMessage, Questions
+from fuseboard.errors import Refused
+
+logger = logging.getLogger("fuseboard.envoy")
+
+#: The method of gRPC, and the path of its requests.
+SHOULD_RATE_LIMIT = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+
+class Answered(NamedTuple):
+    """An answer, and what takes back what it granted, if the peer left before it could be sent."""
+
+    body: bytes
+    unsent: Callable[[], None] | None = None
+
+
+class Taken:
+    """The decisions and permits that one request got from the agent."""
+
+    def __init__(self) -> None:
+        #: By the places of descriptors.
+        self.parts: dict[int, Decision] = {}
+        self.permits: list[Permit] = []
+        self.together: Decision | None = None
+
+
+class RateLimitService:
+    """``keep`` gives a permit an id, by which ``take`` finds it once: Envoy's access log names it."""
+
+    def __init__(
+        self, agent: Agent, *, keep: Callable[[Permit], str], take: Callable[[str], Permit | None]
+    ) -> None:
+        self._agent, self._keep, self._take = agent, keep, take
+        self._questions = Questions(min(MAX_REMEMBERED, agent.settings.most_subjects))
+        #: Requests that were allowed and refused, those that could not be read, and those that a defect
+        #: allowed.
+        self.allowed = self.refused = self.invalid = self.defects = 0
+        #: Descriptors that no rule decides, and those that would have given hits back.
+        self.unmatched = self.negative = 0
+
+    async def should_rate_limit(self, body: bytes) -> bytes:
+        """Answer the bytes of a ``RateLimitRequest`` with those of a ``RateLimitResponse``.
+
+        Raises ``InvalidMessage``, and nothing else: a defect allows the request.
+        """
+        return (await self.answer(body)).body
+
+    async def answer(self, body: bytes) -> Answered:
+        """``should_rate_limit`` for a server that knows whether its peer got the answer."""
+        try:
+            asked = self._questions.read(self._agent.configuration.snapshot.descriptor_rules, body)
+        except InvalidMessage:
+            self.invalid += 1
+            raise
+        except Exception:
+            return self._allow_unread()
+        self.unmatched += sum(match.verdict is Verdict.UNMATCHED for match in asked.matches)
+        self.negative += asked.negative
+        taken = Taken()
+        try:
+            refusal = await self._decide(asked, taken) if asked.decides else None
+            if refusal is not None:
+                self._give_back(taken)
+                answer = Answered(answers.refused(asked, taken.parts, refusal))
+                self.refused += 1
+                return answer
+            answer = self._allow(asked, taken)
+            self.allowed += 1
+            return answer
+        except Exception:
+            self._give_back(taken)
+            return self._allow_unread()
+        except BaseException:  # the peer has left
+            self._give_back(taken)
+            raise
+
+    def _allow_unread(self) -> Answered:
+        logger.exception("envoy.defect: the request is allowed, and not counted")
+        self.defects += 1
+        return Answered(answers.ALLOWED)
+
+    async def _decide(self, asked: Asked, taken: Taken) -> Decision | None:
+        """The refusal, or ``None``. A check comes first, because it spends nothing."""
+        agent = self._agent
+        if asked.checks:
+            checked = await agent.check_together(asked.checks)
+            taken.parts.update(zip(asked.check_places, checked.parts, strict=True))
+            if not checked.allowed:
+                return checked
+        for place, call in asked.calls:
+            try:
+                # Envoy does not wait for long: it takes no answer for an allowance.
+                permit = await agent.admit_call(
+                    call.dependency, tenant=call.tenant, cost=call.cost, costs=call.costs, wait_s=0
+                )
+            except Refused as refused:
+                taken.parts[place] = refused.decision
+                return refused.decision
+            taken.permits.append(permit)
+        if asked.asks:
+            together = taken.together = await agent.admit_together(asked.asks)
+            taken.parts.update(zip(asked.ask_places, together.parts, strict=True))
+            if not together.allowed:
+                return together
+        return None
+
+    def _allow(self, asked: Asked, taken: Taken) -> Answered:
+        agent, together = self._agent, taken.together
+        ids = [self._keep(permit) for permit in taken.permits]
+        body = answers.allowed(asked, taken.parts, ids)
+        if together is not None and together.holds_slots():
+            # Envoy does not say when a request ends, so its slots are free at once.
+            agent.finish(together)
+        if asked.after:
+            agent.charge_after(asked.after)
+        for call in asked.used:
+            agent.charge(call.dependency, call.costs or {}, tenant=call.tenant)
+
+        def unsent() -> None:
+            for name in ids:
+                permit = self._take(name)
+                if permit is not None:
+                    agent.give_back(permit)
+            if together is not None:
+                agent.give_back(together)
+
+        return Answered(body, unsent)
+
+    def _give_back(self, taken: Taken) -> None:
+        for permit in taken.permits:
+            self._agent.give_back(permit)
+        if taken.together is not None and taken.together.allowed:
+            self._agent.give_back(taken.together)

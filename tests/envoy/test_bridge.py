@@ -1,0 +1,158 @@
+"""The rate limit service over HTTP/1.1, as Envoy's bridge asks it."""
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fuseboard import Agent
+from fuseboard.decision import Decision
+from fuseboard.envoy import figures
+from fuseboard.envoy import rls_pb2 as pb
+from fuseboard.envoy.service import SHOULD_RATE_LIMIT
+from tests.agents.servers import CALLS
+from tests.envoy.conftest import Answering, Envoy, policy_of
+from tests.envoy.messages import OK, OVER, codes, descriptor, request
+from tests.waiting import PATIENCE_S, eventually
+
+FILE = """
+domain: edge
+descriptors:
+  - key: path
+    rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: to
+    dependency: payments
+"""
+PATH = request(descriptor(("path", "/a")))
+CALL = request(descriptor(("to", "x")))
+PROTOBUF = {"content-type": "application/x-protobuf"}
+RULES = policy_of(FILE)
+
+
+@asynccontextmanager
+async def client(envoy: Envoy) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.AsyncHTTPTransport(uds=envoy.path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://rls", timeout=PATIENCE_S) as http:
+        yield http
+
+
+async def test_the_body_is_the_message(answering: Answering) -> None:
+    async with answering(RULES) as envoy, client(envoy) as http:
+        for expected in (OK, OK, OK, OVER):
+            answer = await http.post(SHOULD_RATE_LIMIT, content=PATH, headers=PROTOBUF)
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-protobuf")
+            assert codes(pb.RateLimitResponse.FromString(answer.content)) == (expected, [expected])
+        assert stat.S_IMODE(os.stat(envoy.path).st_mode) == 0o660
+    with pytest.raises(FileNotFoundError):
+        os.stat(envoy.path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "more", "status"),
+    [
+        ("POST", SHOULD_RATE_LIMIT, b"\xff", {}, 400),
+        ("POST", SHOULD_RATE_LIMIT, PATH, {"content-type": "application/grpc"}, 415),
+        ("POST", SHOULD_RATE_LIMIT, PATH, {"origin": "http://evil.example"}, 403),
+        ("GET", SHOULD_RATE_LIMIT, b"", {}, 405),
+        ("POST", "/v1/calls", PATH, {}, 404),
+        ("POST", SHOULD_RATE_LIMIT, b"x" * 65537, {}, 413),
+    ],
+)
+async def test_what_is_no_request_gets_no_decision(
+    answering: Answering, method: str, path: str, body: bytes, more: dict[str, str], status: int
+) -> None:
+    async with answering(RULES) as envoy, client(envoy) as http:
+        answer = await http.request(method, path, content=body, headers=PROTOBUF | more)
+        assert answer.status_code == status
+        assert envoy.service.allowed + envoy.service.refused == 0
+
+
+async def test_another_user_is_refused(answering: Answering) -> None:
+    async with answering(RULES, uids=frozenset({os.getuid() + 1})) as envoy, client(envoy) as http:
+        answer = await http.post(SHOULD_RATE_LIMIT, content=PATH, headers=PROTOBUF)
+        assert answer.status_code == 403
+
+
+async def test_a_long_value_is_read(answering: Answering) -> None:
+    async with answering(RULES) as envoy, client(envoy) as http:
+        long = request(descriptor(("path", "x" * 60_000)))
+        answer = await http.post(SHOULD_RATE_LIMIT, content=long, headers=PROTOBUF)
+        assert codes(pb.RateLimitResponse.FromString(answer.content)) == (OK, [OK])
+
+
+async def test_what_was_granted_to_a_peer_that_left_is_given_back(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, decided = asyncio.Event(), asyncio.Event()
+    admit = Agent.admit_together
+
+    async def late(self: Agent, asks: Any) -> Decision:
+        decision = await admit(self, asks)
+        decided.set()
+        await go.wait()
+        return decision
+
+    async with answering(RULES) as envoy:
+        _, writer = await asyncio.open_unix_connection(envoy.path)
+        monkeypatch.setattr(Agent, "admit_together", late)
+        both = request(descriptor(("to", "x")), descriptor(("path", "/a")), hits=3)
+        head = f"POST {SHOULD_RATE_LIMIT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+        writer.write(f"{head}content-length: {len(both)}\r\n\r\n".encode() + both)
+        await decided.wait()
+        writer.close()
+        await eventually(lambda: len(envoy.running.connections[-1]) == 0)
+        go.set()
+        monkeypatch.setattr(Agent, "admit_together", admit)
+        # The call is given back while the answer of the limit is waited for; that of the limit has come.
+        assert len(envoy.sidecar.permits) == 0
+        left = await eventually(lambda: calls_left(envoy), accept=lambda left: left == CALLS.limit - 1)
+        assert left == CALLS.limit - 1
+
+
+async def calls_left(envoy: Envoy) -> int | None:
+    permit = await envoy.agent.admit_call("payments")
+    left = permit.decision.limits[0].remaining
+    envoy.agent.give_back(permit)
+    return left
+
+
+async def test_an_answer_that_could_not_be_sent_gives_back_what_it_granted(answering: Answering) -> None:
+    async with answering(RULES) as envoy:
+        answered = await envoy.service.answer(
+            request(descriptor(("to", "x")), descriptor(("path", "/a")), hits=3)
+        )
+        assert (len(envoy.sidecar.permits), answered.unsent is None) == (1, False)
+        answered.unsent()
+        assert len(envoy.sidecar.permits) == 0
+
+        async def left() -> pb.RateLimitResponse:
+            return await envoy.ask(request(descriptor(("path", "/a"), hits=0)))
+
+        await eventually(left, accept=lambda answer: answer.statuses[0].limit_remaining == 3)
+
+
+async def test_metrics_have_what_envoy_asked(answering: Answering) -> None:
+    async with answering(RULES, probes=("127.0.0.1", 0)) as envoy, client(envoy) as http:
+        for body in (PATH, PATH, PATH, PATH, CALL, b"\xff", request(descriptor(("no", "rule")))):
+            await http.post(SHOULD_RATE_LIMIT, content=body, headers=PROTOBUF)
+        base = f"http://127.0.0.1:{envoy.running.probes_port}"
+        async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as probes:
+            text = (await probes.get("/metrics")).text
+    found = dict(re.findall(r'^(fuseboard_envoy_\w+)\{server="edge-1"\} (\d+)$', text, re.MULTILINE))
+    assert found.keys() == {figure.series for figure, _ in figures.FIGURES}
+    assert (found["fuseboard_envoy_allowed_total"], found["fuseboard_envoy_refused_total"]) == ("5", "1")
+    assert (found["fuseboard_envoy_invalid_total"], found["fuseboard_envoy_unmatched_total"]) == ("1", "1")
+    assert 'fuseboard_sidecar_permits_issued_total{server="edge-1"} 1' in text
+
+
+def test_the_page_has_every_figure() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
+    named = set(re.findall(r"`(fuseboard_envoy_[a-z_]+)`", page))
+    assert named == {figure.series for figure, _ in figures.FIGURES}
