@@ -1,9 +1,10 @@
-"""Decisions that begin without a task: at once from memory, else in a task that knows nothing of it."""
+"""Decisions that begin without a task: at once from memory, else when what they wait for is there."""
 
 import asyncio
 import io
 import tokenize
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from fuseboard.contract.protection import Bulkhead, CallProtection
 from fuseboard.contract.words import FailurePolicy, Mode, Outcome, Reason
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
-from fuseboard.serving.call import begin
 from tests.agents.servers import POLICY, configured, running
+from tests.begun import Begun
 from tests.waiting import eventually
 
-#: The parts that a decision can be in before it has waited.
+#: The parts that a decision can be in before it has waited twice.
 PARTS = ("admission", "batching", "breaker", "calling", "protection", "serving", "without_redis")
 #: Names of asyncio that need the task of the decision.
 NEED_A_TASK = {"current_task", "timeout", "timeout_at", "wait_for", "TaskGroup", "Runner", "to_thread"}
@@ -34,29 +35,33 @@ PLENTIFUL = msgspec.structs.replace(
 )
 
 
-def at_once(decision: Coroutine[Any, Any, Any]) -> Any:
-    answer = begin(decision)
-    assert not isinstance(answer, asyncio.Task), "it waited"
-    return answer
+async def at_once(decision: Coroutine[Any, Any, Any]) -> Any:
+    begun = Begun(decision)
+    assert not begun.waits
+    return await begun.result()
 
 
 async def later(decision: Coroutine[Any, Any, Any]) -> Any:
-    answer = begin(decision)
-    assert isinstance(answer, asyncio.Task), "it did not wait"
-    return await answer
+    begun = waiting(decision)
+    return await begun.result()
+
+
+def waiting(decision: Coroutine[Any, Any, Any]) -> Begun[Any]:
+    begun = Begun(decision)
+    assert begun.waits
+    return begun
 
 
 async def either(decision: Coroutine[Any, Any, Any]) -> Any:
-    answer = begin(decision)
-    return await answer if isinstance(answer, asyncio.Task) else answer
+    return await Begun(decision).result()
 
 
 async def test_what_a_pod_knows_is_decided_without_a_task(limits: redis.Redis, redis_url: str):
     async with running(redis_url) as server:
         admit = server.admission.admit_request
-        assert at_once(admit("big")).allowed  # it has no quotas
-        assert at_once(admit("late-payer")).reason is Reason.SUSPENDED
-        assert at_once(admit("acme", 21)).rule == "requests"  # it never fits
+        assert (await at_once(admit("big"))).allowed  # it has no quotas
+        assert (await at_once(admit("late-payer"))).reason is Reason.SUSPENDED
+        assert (await at_once(admit("acme", 21))).rule == "requests"  # it never fits
 
 
 async def test_what_redis_decides_gets_a_task_and_a_lease_needs_none(limits: redis.Redis, redis_url: str):
@@ -64,11 +69,9 @@ async def test_what_redis_decides_gets_a_task_and_a_lease_needs_none(limits: red
         assert (await later(server.admission.admit_request("acme"))).mode is Mode.SHARED
 
         async def leased() -> Decision | None:
-            answer = begin(server.admission.admit_request("acme"))
-            if isinstance(answer, asyncio.Task):
-                await answer
-                return None
-            return answer
+            begun = Begun(server.admission.admit_request("acme"))
+            decision = await begun.result()
+            return None if begun.waits else decision
 
         decision: Decision | None = await eventually(leased, "a decision from a lease", every_s=0.001)
         assert decision is not None
@@ -77,8 +80,8 @@ async def test_what_redis_decides_gets_a_task_and_a_lease_needs_none(limits: red
 
 async def test_a_pod_without_redis_needs_no_task(redis_url: str):
     async with running("redis://127.0.0.1:1", connected=False) as server:
-        assert at_once(server.admission.admit_request("acme")).mode is Mode.LOCAL
-        permit = at_once(server.admission.admit_call("payments"))
+        assert (await at_once(server.admission.admit_request("acme"))).mode is Mode.LOCAL
+        permit = await at_once(server.admission.admit_call("payments"))
         server.admission.report(permit, Outcome.OK)
 
 
@@ -87,12 +90,11 @@ async def test_all_that_begin_in_one_tick_share_a_question_with_usual_tasks(
 ):
     async with running(redis_url) as server:
         before = server.counters.store_answers
-        waiting: list[asyncio.Task[Decision]] = []
+        admit = server.admission.admit_request
+        asked: list[Coroutine[Any, Any, Decision]] = []
         for _ in range(20):
-            begun = begin(server.admission.admit_request("acme"))
-            assert isinstance(begun, asyncio.Task)
-            waiting += (begun, asyncio.create_task(server.admission.admit_request("acme")))
-        decisions = await asyncio.gather(*waiting)
+            asked += (waiting(admit("acme")).result(), admit("acme"))
+        decisions = await asyncio.gather(*asked)
         assert sum(decision.allowed for decision in decisions) == 20  # the burst
         assert server.counters.store_answers <= before + 2  # one question, and maybe one for a lease
 
@@ -101,14 +103,10 @@ async def test_an_unknown_tenant_waits_for_its_record_in_a_task(limits: redis.Re
     async with running(redis_url) as server:
         arriving = asyncio.get_running_loop().create_future()
         server.configuration.fetch = lambda: arriving
-        first, second = (
-            begin(server.admission.admit_request("new")),
-            begin(server.admission.admit_request("new")),
-        )
-        assert isinstance(first, asyncio.Task)
-        assert isinstance(second, asyncio.Task)
+        admit = server.admission.admit_request
+        first, second = waiting(admit("new")), waiting(admit("new"))
         arriving.set_result(None)
-        assert [(await first).allowed, (await second).allowed] == [True, True]
+        assert [(await first.result()).allowed, (await second.result()).allowed] == [True, True]
 
 
 async def test_a_request_that_waits_for_the_end_of_a_refusal_does_so_in_a_task(
@@ -119,11 +117,8 @@ async def test_a_request_that_waits_for_the_end_of_a_refusal_does_so_in_a_task(
             assert (await later(server.admission.admit_request("acme"))).allowed
         refused = await later(server.admission.admit_request("acme"))
         assert not refused.allowed
-        patient = begin(
-            server.admission.admit_request("acme", wait_s=10.0)
-        )  # refused from memory, so it sleeps
-        assert isinstance(patient, asyncio.Task)
-        assert (await patient).allowed
+        # Refused from memory, so it sleeps.
+        assert (await later(server.admission.admit_request("acme", wait_s=10.0))).allowed
 
 
 async def test_a_call_that_waits_for_a_slot_does_so_in_a_task(limits: redis.Redis, redis_url: str):
@@ -135,71 +130,146 @@ async def test_a_call_that_waits_for_a_slot_does_so_in_a_task(limits: redis.Redi
     policy = msgspec.structs.replace(POLICY, dependencies=(payments,))
     async with running(redis_url, configuration=configured(policy)) as server:
         first = await either(server.admission.admit_call("payments", tier="critical"))
-        second = begin(server.admission.admit_call("payments", tier="critical"))
-        third = begin(server.admission.admit_call("payments", tier="critical"))
-        assert isinstance(second, asyncio.Task)
-        assert isinstance(third, asyncio.Task)
+        second = waiting(server.admission.admit_call("payments", tier="critical"))
+        third = waiting(server.admission.admit_call("payments", tier="critical"))
         third.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await third
+            await third.result()
         server.admission.report(first, Outcome.OK)
-        server.admission.report(await second, Outcome.OK)
+        server.admission.report(await second.result(), Outcome.OK)
         server.admission.report(
             await either(server.admission.admit_call("payments", tier="critical")), Outcome.OK
         )
 
 
-async def test_a_refusal_is_raised_at_once_or_by_the_task(limits: redis.Redis, redis_url: str):
-    async def refuse(*, waits: bool) -> None:
-        if waits:
-            await asyncio.sleep(0)
+@pytest.mark.parametrize("waits", [0, 1, 2])
+async def test_a_refusal_is_raised_at_once_or_with_the_answer(waits: int) -> None:
+    async def refuse() -> None:
+        for _ in range(waits):
+            await asyncio.sleep(0.001)
         raise Refused(Decision(allowed=False))
 
     with pytest.raises(Refused):
-        begin(refuse(waits=False))
-    task = begin(refuse(waits=True))
-    assert isinstance(task, asyncio.Task)
-    with pytest.raises(Refused):
-        await task
+        await either(refuse())
 
 
-async def test_one_who_no_longer_waits_has_spent_nothing(limits: redis.Redis, redis_url: str):
+@pytest.mark.parametrize("tenant", ["acme", "new"])
+async def test_one_who_no_longer_waits_has_spent_nothing(
+    tenant: str, limits: redis.Redis, redis_url: str
+) -> None:
     async with running(redis_url) as server:
+        admit = server.admission.admit_request
         for ticks in range(40):
-            task = begin(server.admission.admit_request("acme", 20))
-            assert isinstance(task, asyncio.Task)
+            begun = Begun(admit(tenant, 20))
             for _ in range(ticks % 4):
                 await asyncio.sleep(0)
-            task.cancel()
-            (decided,) = await asyncio.gather(task, return_exceptions=True)
+            if begun.waits:
+                begun.cancel()
+            (decided,) = await asyncio.gather(begun.result(), return_exceptions=True)
             if isinstance(decided, Decision):
                 server.admission.give_back(decided)
 
             async def whole() -> Decision:
-                decision: Decision = await either(server.admission.admit_request("acme", 20))
+                decision: Decision = await either(admit(tenant, 20))
                 return decision
 
             server.admission.give_back(await eventually(whole, accept=lambda decision: decision.allowed))
 
 
-async def test_a_task_that_is_closed_closes_the_decision():
-    closed: list[bool] = []
+class Steps:
+    """A decision that waits for several futures, and notes what happens to it."""
 
-    async def decide() -> None:
+    def __init__(self, waits: int) -> None:
+        self.futures = [asyncio.get_running_loop().create_future() for _ in range(waits)]
+        self.log: list[str] = []
+
+    async def decide(self) -> str:
         try:
-            await asyncio.get_running_loop().create_future()
+            for future in self.futures:
+                self.log.append("waits")
+                self.log.append(await future)
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
         finally:
-            closed.append(True)
+            self.log.append("ends")
+        return "answer"
 
-    task = begin(decide())
-    assert isinstance(task, asyncio.Task)
-    await asyncio.sleep(0)
-    coroutine = task.get_coro()
-    assert coroutine is not None
-    coroutine.close()
-    assert closed == [True]
-    task.cancel()
-    await asyncio.wait({task})
+
+async def _few_ticks() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_decision_goes_on_with_each_thing_that_it_waits_for() -> None:
+    steps = Steps(3)
+    begun = waiting(steps.decide())
+    for number, future in enumerate(steps.futures):
+        assert steps.log == ["waits", *["done", "waits"] * number]
+        future.set_result("done")
+        await _few_ticks()
+    assert await begun.result() == "answer"
+
+
+@pytest.mark.parametrize("done_before", [0, 1, 2])
+async def test_a_decision_that_is_cancelled_is_cancelled_where_it_waits(done_before: int) -> None:
+    steps = Steps(3)
+    begun = waiting(steps.decide())
+    for future in steps.futures[:done_before]:
+        future.set_result("done")
+        await _few_ticks()
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun.result()
+    assert steps.log == [*["waits", "done"] * done_before, "waits", "cancelled", "ends"]
+    assert steps.futures[done_before].cancelled()
+
+
+@pytest.mark.parametrize("done_before", [0, 1])
+async def test_one_who_leaves_as_the_wait_ends_is_cancelled_at_the_next_one(done_before: int) -> None:
+    steps = Steps(3)
+    begun = waiting(steps.decide())
+    for future in steps.futures[:done_before]:
+        future.set_result("done")
+        await _few_ticks()
+    steps.futures[done_before].set_result("done")
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun.result()
+    assert steps.log[-2:] == ["cancelled", "ends"]
+
+
+async def test_one_who_leaves_as_the_last_wait_ends_gets_the_answer() -> None:
+    """So that who began it can give it back."""
+    steps = Steps(1)
+    begun = waiting(steps.decide())
+    steps.futures[0].set_result("done")
+    begun.cancel()
+    assert await begun.result() == "answer"
+
+
+async def test_a_decision_that_only_lets_others_go_first_goes_on() -> None:
+    async def decide() -> str:
+        await asyncio.sleep(0)
+        return "answer"
+
+    assert await later(decide()) == "answer"
+
+
+async def test_what_a_decision_sets_for_itself_is_not_seen_by_others() -> None:
+    name: ContextVar[str] = ContextVar("name", default="")
+    future = asyncio.get_running_loop().create_future()
+
+    async def decide() -> str:
+        await future
+        name.set("mine")
+        await asyncio.sleep(0.001)
+        return name.get()
+
+    begun = waiting(decide())
+    future.set_result(None)
+    assert await begun.result() == "mine"
+    assert name.get() == ""
 
 
 def test_no_part_of_a_decision_needs_a_task():

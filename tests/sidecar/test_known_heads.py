@@ -94,7 +94,7 @@ _LINES = st.sampled_from(
         b"Expect: 100-continue",
         b"X: \x80 a",
         b" folded",
-        b"X: " + b"x" * heads.HEAD_BYTES,
+        b"X: " + b"x" * heads.MAX_HEAD_BYTES,
     ]
 )
 _REQUESTS = st.builds(
@@ -141,7 +141,7 @@ async def test_a_head_that_came_before_is_not_parsed() -> None:
     [
         post(b"", "/", "Expect: 100-continue"),
         post(b"", "/", "Connection: close"),
-        post(b"", "/", "X: " + "x" * heads.HEAD_BYTES),
+        post(b"", "/", "X: " + "x" * heads.MAX_HEAD_BYTES),
         b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + HOST + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n",
         GET + GET,
@@ -164,9 +164,9 @@ def test_a_head_whose_end_another_parser_could_see_elsewhere_is_not_learned(end:
 
 def test_few_heads_are_kept() -> None:
     known = KnownHeads()
-    for number in range(3 * heads.MOST_HEADS):
+    for number in range(3 * heads.MAX_HEADS):
         request = Request(method="GET", path=f"/{number}", headers={}, body=b"")
         data = b"GET /%d HTTP/1.1\r\n\r\n" % number
         known.learn(data, request)
         assert known.request_in(data, None) == request
-        assert len(known) <= heads.MOST_HEADS
+        assert len(known) <= heads.MAX_HEADS

@@ -47,7 +47,7 @@ from fuseboard.sidecar.openapi import document
 from tests.agents.published import publish
 from tests.agents.servers import POLICY
 from tests.sidecar.conftest import Beside
-from tests.sidecar.test_sidecar_process import Process, sidecar
+from tests.sidecar.processes import Process, sidecar
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any, cast
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,11 +14,11 @@ from fuseboard import Agent
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.reporting.sidecar_figures import SidecarFigures
-from fuseboard.serving.call import begin
 from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import permits
 from fuseboard.sidecar.routes import Sidecar
 from fuseboard.testing import FakeAgent
+from tests.begun import Begun
 from tests.waiting import PATIENCE_S
 
 SLOTS = 3
@@ -113,11 +114,12 @@ class Play:
         self.pod.go.clear()
         handled = self.sidecar.handle(request("/v1/calls", {"dependency": "payments"}))
         assert not isinstance(handled, Answer)
-        task = begin(handled)
-        assert isinstance(task, asyncio.Task)
+        begun = Begun(handled)
+        assert begun.waits
         assert self.sidecar.waiting == 1
-        task.cancel()
-        await asyncio.wait([task])
+        begun.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begun.result()
         self.pod.go.set()
 
     async def report(self, number: int, status: int) -> None:

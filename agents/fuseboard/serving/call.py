@@ -1,34 +1,92 @@
-"""Begins a decision at once, and makes a task of it only if it has to wait."""
+"""Begins a decision at once, resumes it when what it waits for is there, and needs no task for that.
+
+For the ``admit_*`` methods of an agent, on its loop. Many of their answers are in memory, and most others
+wait once, for Redis. A task costs more than either.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import coroutine as awaitable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-def begin(decision: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
-    """Run ``decision`` until it ends or waits: the answer, or a task that ends with the answer.
+class Waiting(Generic[T]):
+    """A decision that has begun and waits. ``ended`` is called once, with this object, when it has ended."""
 
-    For the ``admit_*`` methods of an agent, on its loop: many of their answers are in memory, and a task
-    costs more than those. Raises at once what the decision raises at once. Keep the task: the loop does not.
-    Cancel it when nobody waits for the answer any more: what was granted is given back.
+    __slots__ = ("_answer", "_cancelled", "_decision", "_ended", "_error", "_wait")
 
-    Until the decision waits for the first time, it has no task of its own: it cannot use ``asyncio.timeout``
-    before that, and must wait for a future that nobody else awaits (docs/adr, decision 0059).
+    def __init__(
+        self, decision: Coroutine[Any, Any, T], wait: Any, ended: Callable[["Waiting[T]"], None]
+    ) -> None:
+        self._decision, self._ended, self._cancelled = decision, ended, False
+        self._answer: T
+        self._error: BaseException | None = None
+        self._wait: asyncio.Future[Any] = wait
+        if isinstance(wait, asyncio.Future):
+            wait.add_done_callback(self._resume)
+        else:
+            self._go_on_in_a_task(wait)
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more: what was granted is given back."""
+        self._cancelled = True
+        self._wait.cancel()
+
+    def result(self) -> T:
+        """The answer. Raises what the decision has raised, and ``CancelledError`` if it was cancelled."""
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def _resume(self, wait: Any) -> None:
+        try:
+            wait = self._decision.send(None)
+        except StopIteration as end:
+            self._answer = end.value
+        except (Exception, asyncio.CancelledError) as error:
+            self._error = error
+        else:
+            self._go_on_in_a_task(wait)
+            return
+        self._ended(self)
+
+    def _go_on_in_a_task(self, wait: Any) -> None:
+        rest = _finish(self._decision, wait)
+        # A task that is cancelled before its first step ends a coroutine that has not begun. This one has,
+        # and passes that on.
+        rest.send(None)
+        self._wait = task = asyncio.get_running_loop().create_task(rest)
+        task.add_done_callback(self._take)
+        if self._cancelled:
+            task.cancel()
+
+    def _take(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._error = asyncio.CancelledError()
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._answer = task.result()
+        self._ended(self)
+
+
+def begin(decision: Coroutine[Any, Any, T], ended: Callable[[Waiting[T]], None]) -> T | Waiting[T]:
+    """Run ``decision`` until it ends or waits: the answer, or what calls ``ended`` when there is one.
+
+    Raises at once what the decision raises at once. Keep what waits: the loop does not.
+
+    Until the decision waits for the second time, it has no task of its own: it cannot use ``asyncio.timeout``
+    before that, and must first wait for a future that nobody else awaits (docs/adr, decision 0059).
     """
     try:
         wait = decision.send(None)
     except StopIteration as end:
         answer: T = end.value
         return answer
-    rest = _finish(decision, wait)
-    # A task that is cancelled before its first step ends a coroutine that has not begun. This one has, and
-    # passes that on.
-    rest.send(None)
-    return asyncio.get_running_loop().create_task(rest)
+    return Waiting(decision, wait, ended)
 
 
 async def _finish(decision: Coroutine[Any, Any, T], wait: Any) -> T:
@@ -46,7 +104,7 @@ def _rest(decision: Coroutine[Any, Any, T], wait: Any) -> Generator[Any, Any, T]
         step: Callable[[], Any]
         try:
             if first:
-                yield  # to ``begin``
+                yield  # to ``Waiting``
             step = partial(decision.send, (yield wait))
         except BaseException as error:
             if first and asyncio.isfuture(wait):

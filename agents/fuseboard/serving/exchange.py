@@ -33,7 +33,7 @@ class Service(Protocol):
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer at once, or with a coroutine. It is cancelled if the peer closes its connection.
 
-        It has no task until it waits for the first time: see ``fuseboard.serving.call``.
+        It has no task until it waits for the second time: see ``fuseboard.serving.call``.
         """
 
     def problem(self, status: int, kind: str, detail: str) -> Answer:

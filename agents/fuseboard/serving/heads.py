@@ -11,7 +11,7 @@ from msgspec import Struct
 from fuseboard.serving.exchange import Request
 
 #: Heads that are remembered, and the most bytes of one. Together they bound the memory of a listener.
-MOST_HEADS, HEAD_BYTES = 200, 1024
+MAX_HEADS, MAX_HEAD_BYTES = 200, 1024
 
 #: With these headers, more than a Content-Length decides where the body is.
 _OTHER_BODIES = frozenset({"expect", "transfer-encoding", "upgrade"})
@@ -53,11 +53,11 @@ class KnownHeads:
         size = data.find(_END) + len(_END)
         head, headers = data[:size], request.headers
         if (
-            size <= HEAD_BYTES
+            size <= MAX_HEAD_BYTES
             and size + int(headers.get("content-length", "0")) == len(data)
             and head.count(b"\r") == head.count(b"\n") == head.count(b"\r\n")
             and _OTHER_BODIES.isdisjoint(headers)
         ):
-            if len(self._heads) >= MOST_HEADS:
+            if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
             self._heads[head] = _Head(request.method, request.path, headers, len(data))

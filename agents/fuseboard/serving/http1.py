@@ -15,7 +15,7 @@ from typing import cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 
-from fuseboard.serving.call import begin
+from fuseboard.serving.call import Waiting, begin
 from fuseboard.serving.exchange import Answer, Request, Service
 from fuseboard.serving.heads import KnownHeads
 from fuseboard.serving.sockets import peer_uid
@@ -68,7 +68,9 @@ class Connections:
         self.heads = KnownHeads()
         self._open: set[Http1] = set()
         self._lingering: set[Http1] = set()
-        self._tasks: set[asyncio.Task[Answer]] = set()
+        #: The answers that are worked on, also for peers that have left.
+        self._waiting: set[Waiting[Answer]] = set()
+        self._none_waits: asyncio.Future[None] | None = None
         #: No connection is kept after its next answer.
         self.closing = False
         #: Connections that were refused because there were too many, and all had a request.
@@ -107,10 +109,18 @@ class Connections:
         self._open.discard(one)
         self._lingering.discard(one)
 
-    def keep(self, task: "asyncio.Task[Answer]") -> None:
-        """The loop keeps only weak references to its tasks."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def keep(self, waiting: Waiting[Answer]) -> None:
+        self._waiting.add(waiting)
+
+    def has_ended(self, waiting: Waiting[Answer]) -> None:
+        self._waiting.discard(waiting)
+        if not self._waiting and self._none_waits is not None and not self._none_waits.done():
+            self._none_waits.set_result(None)
+
+    async def _until_none_waits(self, timeout_s: float | None) -> None:
+        if self._waiting:
+            self._none_waits = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._none_waits], timeout=timeout_s)
 
     def sweep(self) -> None:
         """Close the connections whose time is over."""
@@ -127,12 +137,10 @@ class Connections:
         for one in list(self._open):
             if not one.is_busy:
                 one.abort()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LAST_ANSWERS_S)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._until_none_waits(LAST_ANSWERS_S)
+        for waiting in list(self._waiting):
+            waiting.cancel()
+        await self._until_none_waits(None)
         for one in (*self._open, *self._lingering):
             one.abort()
 
@@ -146,7 +154,9 @@ class Http1(asyncio.Protocol):
         self._service, self._connections, self._bounds = service, connections, connections.bounds
         self._parser = HttpRequestParser(self)
         self._queue: deque[tuple[Request, bool]] = deque()
-        self._task: asyncio.Task[Answer] | None = None
+        #: The answer that is worked on, with what it needs of its request.
+        self._waiting: Waiting[Answer] | None = None
+        self._asked = ("", True)
         #: Bytes that were read since the last whole request.
         self._read = 0
         #: The read that began between two requests, until the first of its requests is complete.
@@ -167,18 +177,18 @@ class Http1(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer."""
-        return self._task is not None
+        return self._waiting is not None
 
     @property
     def _is_first(self) -> bool:
         """Whether no other request of the connection waits."""
-        return self._task is None and not self._queue
+        return self._waiting is None and not self._queue
 
     @property
     def _may_begin(self) -> bool:
         """Whether the next request has its turn: none waits for its answer, and the peer reads."""
         return (
-            self._task is None
+            self._waiting is None
             and not self._paused
             and not self._ended
             and self._transport.get_write_buffer_size() <= self._bounds.write_bytes
@@ -195,8 +205,8 @@ class Http1(asyncio.Protocol):
         self._ended = True
         self._queue.clear()
         self._connections.discard(self)
-        if self._task is not None:
-            self._task.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._next is not None:
             self._next.cancel()
 
@@ -251,7 +261,7 @@ class Http1(asyncio.Protocol):
             raise ConnectionAbortedError  # the parser stops
         self._forget_request()
         self._partial = True
-        if self._task is None:
+        if self._waiting is None:
             self.until = monotonic() + self._bounds.request_s
 
     def _forget_request(self) -> None:
@@ -338,38 +348,38 @@ class Http1(asyncio.Protocol):
 
     def _begin(self, request: Request, keeps: bool) -> None:
         self.until = inf
-        answer: Answer | asyncio.Task[Answer]
+        answer: Answer | Waiting[Answer]
         try:
             handled = self._service.handle(request)
-            answer = handled if isinstance(handled, Answer) else begin(handled)
+            answer = handled if isinstance(handled, Answer) else begin(handled, self._end)
         except Exception:
             answer = self._defect()
         if isinstance(answer, Answer):
             self._write(answer, request.method, keeps)
             return
         self._connections.keep(answer)
-        self._task = answer
-        self._task.add_done_callback(lambda task: self._end(task, request.method, keeps))
+        self._waiting, self._asked = answer, (request.method, keeps)
 
-    def _end(self, task: "asyncio.Task[Answer]", method: str, keeps: bool) -> None:
-        self._task = None
-        if task.cancelled():
+    def _end(self, waiting: Waiting[Answer]) -> None:
+        self._connections.has_ended(waiting)
+        self._waiting = None
+        try:
+            answer = waiting.result()
+        except asyncio.CancelledError:
             self.abort()
             return
-        try:
-            answer = task.result()
         except Exception:
             answer = self._defect()
         if self._ended:
             if answer.unsent is not None:
                 answer.unsent()
             return
-        self._write(answer, method, keeps)
+        self._write(answer, *self._asked)
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
         """Begin what waits in the next turn of the loop."""
-        if self._queue and self._task is None and not self._paused and self._next is None:
+        if self._queue and self._waiting is None and not self._paused and self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
