@@ -342,7 +342,7 @@ async def test_few_requests_are_remembered_and_no_long_one(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asks, "MAX_REMEMBERED_BYTES", 100)
-    questions, rules = asks.Questions(most=3), RULES.descriptors
+    questions, rules = asks.Questions("production", most=3), RULES.descriptors
     from fuseboard.contract.descriptors import DescriptorRules
 
     prepared = DescriptorRules(rules)
@@ -353,3 +353,22 @@ async def test_few_requests_are_remembered_and_no_long_one(
     assert len(questions) == 3
     questions.read(prepared, request(descriptor(("path", "x" * 100))))
     assert len(questions) == 3
+
+
+async def test_each_descriptor_is_counted_for_its_rule(answering: Answering) -> None:
+    async with answering(RULES) as envoy:
+        for hits in (1, 3, 1):
+            await envoy.ask(
+                request(
+                    descriptor(("path", "/a"), hits=hits),
+                    descriptor(("watched", "x")),
+                    descriptor(("no", "1")),
+                )
+            )
+        tally = envoy.agent.sidecar_figures.descriptors.next()
+        assert tally is not None
+        assert {(one.rule, one.asked, one.refused, one.shadow) for one in tally.rules} == {
+            ("path", 3, 1, 0),
+            ("watched", 3, 0, 1),
+        }
+        assert [(one.domain, one.keys, one.asked) for one in tally.unmatched] == [("edge", "no", 3)]

@@ -1,7 +1,7 @@
 """The questions of a request of Envoy to the agent, prepared once for all requests with the same bytes."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from fuseboard.contract.descriptors import (
     counted_key,
     with_requests,
 )
+from fuseboard.contract.keys import own_limit
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.words import MAX_LIMIT, Period
 from fuseboard.envoy import rls_pb2 as pb
@@ -66,8 +67,11 @@ class Asked:
     #: The requests that are charged after the work.
     after: tuple[Ask, ...]
     used: tuple[Call, ...]
-    #: Descriptors that would give hits back.
+    #: The counters of limits in shadow mode, by the places of their descriptors.
+    shadows: Mapping[int, bytes]
+    #: Descriptors that would give hits back, and those that no rule decides.
     negative: int
+    unmatched: int
 
     @property
     def decides(self) -> bool:
@@ -78,8 +82,8 @@ class Asked:
 class Questions:
     """Reads requests. Those with the same bytes ask for the same, until the rules change."""
 
-    def __init__(self, most: int = MAX_REMEMBERED) -> None:
-        self._most = most
+    def __init__(self, environment: str, most: int = MAX_REMEMBERED) -> None:
+        self._environment, self._most = environment, most
         self._rules: DescriptorRules | None = None
         #: The least recently used are dropped first.
         self._known: OrderedDict[bytes, Asked] = OrderedDict()
@@ -96,7 +100,7 @@ class Questions:
         if asked is not None:
             self._known.move_to_end(body)
             return asked
-        asked = read(rules, body)
+        asked = read(rules, self._environment, body)
         if len(body) <= MAX_REMEMBERED_BYTES:
             self._known[body] = asked
             if len(self._known) > self._most:
@@ -104,7 +108,7 @@ class Questions:
         return asked
 
 
-def read(rules: DescriptorRules, body: bytes) -> Asked:
+def read(rules: DescriptorRules, environment: str, body: bytes) -> Asked:
     """See ``Questions.read``."""
     try:
         request = pb.RateLimitRequest.FromString(body)
@@ -127,7 +131,8 @@ def read(rules: DescriptorRules, body: bytes) -> Asked:
         min(descriptor.hits_addend.value if descriptor.HasField("hits_addend") else usual, MAX_LIMIT)
         for descriptor in request.descriptors
     ]
-    return _Reader(domain, matches, _limits(domain, matches, request.descriptors)).asked(
+    reader = _Reader(domain, environment, matches, _limits(matches, request.descriptors))
+    return reader.asked(
         descriptors, hits, [descriptor.is_negative_hits for descriptor in request.descriptors]
     )
 
@@ -135,8 +140,12 @@ def read(rules: DescriptorRules, body: bytes) -> Asked:
 class _Reader:
     """Sorts the descriptors by how they are decided."""
 
-    def __init__(self, domain: str, matches: Sequence[Match], limits: Sequence[Limit | None]) -> None:
-        self._domain, self._matches, self._limits = domain, tuple(matches), tuple(limits)
+    def __init__(
+        self, domain: str, environment: str, matches: Sequence[Match], limits: Sequence[Limit | None]
+    ) -> None:
+        self._domain, self._environment = domain, environment
+        self._matches, self._limits = tuple(matches), tuple(limits)
+        self._shadows: dict[int, bytes] = {}
         self._calls: list[tuple[int, Call]] = []
         self._asks: list[tuple[int, Ask]] = []
         self._checks: list[tuple[int, Ask]] = []
@@ -162,7 +171,9 @@ class _Reader:
             check_places=tuple([place for place, _ in self._checks]),
             after=tuple(self._after),
             used=tuple(self._used),
+            shadows=self._shadows,
             negative=sum(negative),
+            unmatched=sum(match.verdict is Verdict.UNMATCHED for match in self._matches),
         )
 
     def _add(self, place: int, match: Match, hits: int) -> None:
@@ -209,7 +220,10 @@ class _Reader:
         # Hits that are tokens are no calls: the request itself has another descriptor.
         cost, costs = (hits, None) if measure == CALLS else (0, {measure: hits})
         if limit is not None:
-            return Ask(limit=limit, key=counted_key(self._domain, match), cost=cost, costs=costs)
+            key = counted_key(self._domain, match)
+            if limit.shadow:
+                self._shadows[place] = own_limit(self._environment, key, limit.name).encode()
+            return Ask(limit=limit, key=key, cost=cost, costs=costs)
         named = match.named
         tenant = named.get(Means.TENANT)
         subject = Subject(
@@ -229,9 +243,7 @@ def _id(named: dict[Means, str], means: Means) -> str:
     return "" if value is None else value or INVALID
 
 
-def _limits(
-    domain: str, matches: Sequence[Match], descriptors: Sequence[pb.RateLimitDescriptor]
-) -> list[Limit | None]:
+def _limits(matches: Sequence[Match], descriptors: Sequence[pb.RateLimitDescriptor]) -> list[Limit | None]:
     """The limit of each descriptor that has its own. Descriptors with one counter have the smallest."""
     smallest: dict[tuple[str, ...], Limit] = {}
     for match, descriptor in zip(matches, descriptors, strict=True):

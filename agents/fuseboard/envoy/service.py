@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fuseboard.agent import Agent
-from fuseboard.contract.descriptors import Verdict
 from fuseboard.decision import Decision, Permit
 from fuseboard.envoy import answers
 from fuseboard.envoy.asks import MAX_REMEMBERED, Asked, InvalidMessage, Questions
@@ -44,7 +43,8 @@ class RateLimitService:
         self, agent: Agent, *, keep: Callable[[Permit], str], take: Callable[[str], Permit | None]
     ) -> None:
         self._agent, self._keep, self._take = agent, keep, take
-        self._questions = Questions(min(MAX_REMEMBERED, agent.settings.most_subjects))
+        settings = agent.settings
+        self._questions = Questions(settings.environment, min(MAX_REMEMBERED, settings.most_subjects))
         #: Requests that were allowed and refused, those that could not be read, and those that a defect
         #: allowed.
         self.allowed = self.refused = self.invalid = self.defects = 0
@@ -67,25 +67,26 @@ class RateLimitService:
             raise
         except Exception:
             return self._allow_unread()
-        self.unmatched += sum(match.verdict is Verdict.UNMATCHED for match in asked.matches)
+        self.unmatched += asked.unmatched
         self.negative += asked.negative
         taken = Taken()
         try:
             refusal = await self._decide(asked, taken) if asked.decides else None
+            self._note(asked, taken)
             if refusal is not None:
                 self._give_back(taken)
                 answer = Answered(answers.refused(asked, taken.parts, refusal))
                 self.refused += 1
-                return answer
-            answer = self._allow(asked, taken)
-            self.allowed += 1
-            return answer
+            else:
+                answer = self._allow(asked, taken)
+                self.allowed += 1
         except Exception:
             self._give_back(taken)
             return self._allow_unread()
         except BaseException:  # the peer has left
             self._give_back(taken)
             raise
+        return answer
 
     def _allow_unread(self) -> Answered:
         logger.exception("envoy.defect: the request is allowed, and not counted")
@@ -138,6 +139,16 @@ class RateLimitService:
                 agent.give_back(together)
 
         return Answered(body, unsent)
+
+    def _note(self, asked: Asked, taken: Taken) -> None:
+        """Count the descriptors for the page of the control plane."""
+        parts, shadow = taken.parts, [False] * len(asked.matches)
+        for place, key in asked.shadows.items():
+            charges = taken.together.charges if taken.together is not None else ()
+            shadow[place] = any(key in charge.account.uncounted for charge in charges)
+        refused = [place in parts and not parts[place].allowed for place in range(len(asked.matches))]
+        tallies = self._agent.sidecar_figures.descriptors
+        tallies.note(asked.domain, asked.descriptors, asked.matches, refused, shadow)
 
     def _give_back(self, taken: Taken) -> None:
         for permit in taken.permits:
