@@ -38,7 +38,7 @@ _STORE_CHANGES = """
 """
 
 #: Kinds of things that have audit entries of their own.
-_THINGS = ("tier", "dependency", "tenant", "template", "model", "account", "budget")
+_THINGS = ("tier", "dependency", "tenant", "template", "model", "account", "budget", "descriptors")
 
 
 class NeedsApproval(Exception):

@@ -11,11 +11,13 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane.errors import find
+from controlplane.policies.descriptors import domain_of
 from controlplane.policies.limits import LimitColumns, columns_for
 from controlplane.policies.models import (
     BREAKER_RANGES,
     OPTIONAL_COLUMNS,
     Dependency,
+    DescriptorFile,
     Environment,
     SubjectLimit,
     Tenant,
@@ -87,6 +89,9 @@ def policy_of(environment: Environment) -> contract.Policy:
         accounts=tuple(
             account_of(row, budgets["account", row.name])
             for row in Account.objects.filter(environment=environment).order_by("name")
+        ),
+        descriptors=tuple(
+            domain_of(row) for row in DescriptorFile.objects.filter(environment=environment).order_by("name")
         ),
     )
 

@@ -9,6 +9,7 @@ from controlplane.policies.models import (
     BREAKER_RANGES,
     OPTIONAL_COLUMNS,
     Dependency,
+    DescriptorFile,
     Environment,
     Template,
     Tier,
@@ -57,6 +58,10 @@ def dependency_fields(dependency: Dependency) -> Fields:
         **limit_fields("vendor_limits", dependency.vendor_limits.all()),
         "version": dependency.version,
     }
+
+
+def descriptor_fields(row: DescriptorFile) -> Fields:
+    return {"file": row.file, "version": row.version}
 
 
 def breaker_fields(dependency: Dependency) -> Fields:

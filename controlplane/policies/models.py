@@ -387,6 +387,24 @@ class Dependency(models.Model):
         return self.name
 
 
+class DescriptorFile(models.Model):
+    """The rules for the descriptors of one domain, which Envoy sends, as the file of envoyproxy/ratelimit."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="descriptor_files")
+    #: The domain that the file names.
+    name = models.CharField(max_length=64, validators=[check_slug])
+    #: The text as a person wrote it, with its comments. The rules are read from it.
+    file = models.TextField()
+    #: Increases with every edit.
+    version = models.IntegerField(default=1)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "name"], name="descriptor_file_once"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
 #: Kind -> its model and the column of its name, for the things whose rows have a version.
 VERSIONED: dict[str, tuple[type[models.Model], str]] = {
     "tenant": (Tenant, "key"),
@@ -396,6 +414,7 @@ VERSIONED: dict[str, tuple[type[models.Model], str]] = {
     "model": (Model, "name"),
     "account": (Account, "name"),
     "budget": (Budget, "name"),
+    "descriptors": (DescriptorFile, "name"),
 }
 
 

@@ -9,6 +9,7 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.fields import (
     Fields,
     dependency_fields,
+    descriptor_fields,
     environment_fields,
     limit_fields,
     template_fields,
@@ -16,7 +17,7 @@ from controlplane.policies.fields import (
     without_version,
 )
 from controlplane.policies.limits import ALONE, columns_for
-from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
+from controlplane.policies.models import Dependency, DescriptorFile, Template, Tenant, TenantQuota, Tier
 from controlplane.spending.budget_fields import account_fields, budget_fields
 from controlplane.spending.fields import model_fields
 from controlplane.spending.models import Account, Budget, Model
@@ -40,6 +41,7 @@ _NAMED: dict[str, tuple[type[Any], Callable[[Any], Fields]]] = {
     "model": (Model, model_fields),
     "account": (Account, account_fields),
     "budget": (Budget, budget_fields),
+    "descriptors": (DescriptorFile, descriptor_fields),
 }
 
 
@@ -56,7 +58,7 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
         state["tier", tier.name] = without_version(tier_fields(tier))
     for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
         state["dependency", dependency.name] = without_version(dependency_fields(dependency))
-    state |= read_models(environment) | read_budgets(environment)
+    state |= read_models(environment) | read_budgets(environment) | read_descriptors(environment)
     if tenants is None or tenants:
         state |= read_tenants(environment, tenants)
     return state
@@ -76,6 +78,11 @@ def read_budgets(environment: str) -> State:
     }
 
 
+def read_descriptors(environment: str) -> State:
+    rows = DescriptorFile.objects.filter(environment=environment).order_by("name")
+    return {("descriptors", row.name): without_version(descriptor_fields(row)) for row in rows}
+
+
 def read_entity(environment: str, kind: str, name: str) -> Fields | None:
     """Return one thing; ``None`` if it does not exist."""
     if kind == "environment":
@@ -87,26 +94,32 @@ def read_entity(environment: str, kind: str, name: str) -> Fields | None:
     return None if row is None else without_version(fields_of(row))
 
 
-def read_referable(
-    environment: str, *, tiers: Collection[str], models: bool = False, budgets: bool = False
-) -> State:
+#: Kind -> what reads all things that a thing of this kind is checked with.
+_TOGETHER: dict[str, Callable[[str], State]] = {
+    "model": read_models,
+    "account": read_budgets,
+    "budget": read_budgets,
+    "descriptors": read_descriptors,
+}
+
+
+def read_referable(environment: str, *, tiers: Collection[str], kind: str = "") -> State:
     """Return what an edit of one thing can refer to: templates and these tiers with their fields.
 
     Other tiers, and dependencies, have no fields, because an edit refers to them by name only. An edit of a
-    model also reads the other ``models``, whose aliases it may not repeat. One of an account or a budget
-    reads all ``budgets``.
+    model also reads the other models, whose aliases it may not repeat. One of an account or a budget
+    reads all of both, and one of a domain all domains, which are bounded together.
     """
-    state: State = read_models(environment) if models else {}
-    if budgets:
-        state |= read_budgets(environment)
-    for kind, (model, fields_of) in _NAMED.items():
+    read = _TOGETHER.get(kind)
+    state: State = read(environment) if read is not None else {}
+    for named, (model, fields_of) in _NAMED.items():
         rows = model._default_manager.filter(environment_id=environment)
-        if kind in ("model", "account", "budget"):
+        if named in _TOGETHER:
             continue
-        if kind == "template":
-            state |= {(kind, row.name): without_version(fields_of(row)) for row in rows}
+        if named == "template":
+            state |= {(named, row.name): without_version(fields_of(row)) for row in rows}
         else:
-            state |= {(kind, name): {} for name in rows.values_list("name", flat=True)}
+            state |= {(named, name): {} for name in rows.values_list("name", flat=True)}
     for tier in tiers:
         if (fields := read_entity(environment, "tier", tier)) is not None:
             state["tier", tier] = fields

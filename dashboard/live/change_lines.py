@@ -14,6 +14,7 @@ _CONFIGURATION = frozenset(
         "configuration",
         "default_tier",
         "dependency",
+        "descriptors",
         "account",
         "budget",
         "model",

@@ -6,21 +6,13 @@ from typing import Annotated, Literal
 from ninja import Schema
 from pydantic import AfterValidator, Field
 
-from controlplane.api.schemas.edits_in import ReasonIn, Slug, Subject, one_line
+from controlplane.api.schemas.edits_in import NewOrVersion, ReasonIn, Slug, Subject, one_line
 from fuseboard.contract.budgets import MAX_BUDGET, MAX_BUDGET_NAME, MAX_HOSTS, MAX_POOLS
 from fuseboard.contract.words import SLUG_PATTERN
 
 Host = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(one_line)]
 BudgetName = Annotated[str, Field(min_length=1, max_length=MAX_BUDGET_NAME, pattern=SLUG_PATTERN)]
 Amount = Annotated[int, Field(ge=0, le=MAX_BUDGET, description="In the unit of the measure.")]
-_Version = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        le=2**31 - 1,
-        description="The version this edit is based on, or 0 for a new one; or send If-Match.",
-    ),
-]
 
 
 class AccountIn(ReasonIn):
@@ -32,7 +24,7 @@ class AccountIn(ReasonIn):
     pools: Annotated[
         list[Slug] | None, Field(max_length=MAX_POOLS, description="Dependencies that are called with it.")
     ] = None
-    expected_version: _Version = None
+    expected_version: NewOrVersion = None
 
 
 class AccountOut(Schema):
@@ -62,13 +54,13 @@ class BudgetIn(ReasonIn):
         Literal["stop", "warn", "degrade"] | None,
         Field(description="The fate of calls when it is spent."),
     ] = None
-    expected_version: _Version = None
+    expected_version: NewOrVersion = None
 
 
 class RaiseIn(ReasonIn):
     amount: Amount
     minutes: Annotated[int, Field(ge=1, le=31 * 24 * 60)]
-    expected_version: _Version = None
+    expected_version: NewOrVersion = None
 
 
 class BudgetOut(Schema):

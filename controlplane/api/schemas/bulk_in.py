@@ -33,7 +33,17 @@ class RollbackIn(ReasonIn):
 class RevertThing(Strict):
     """A thing that the revision changed, and which of its units to revert."""
 
-    kind: Literal["account", "budget", "dependency", "environment", "model", "template", "tenant", "tier"]
+    kind: Literal[
+        "account",
+        "budget",
+        "dependency",
+        "descriptors",
+        "environment",
+        "model",
+        "template",
+        "tenant",
+        "tier",
+    ]
     name: Subject
     units: Annotated[
         list[Annotated[str, Field(max_length=200)]],

@@ -87,6 +87,14 @@ Note = Annotated[str, Field(max_length=500), AfterValidator(lines)]
 BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
 Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(one_line)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
+NewOrVersion = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=2**31 - 1,
+        description="The version this edit is based on, or 0 for a new one; or send If-Match.",
+    ),
+]
 PageSize = Annotated[
     int, BeforeValidator(digits), Field(ge=1, le=500, description="Maximum number of results.")
 ]

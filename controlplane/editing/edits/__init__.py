@@ -26,6 +26,7 @@ from controlplane.editing.edits.dependencies import (
     set_protection,
 )
 from controlplane.editing.edits.dependency_settings import set_dependency
+from controlplane.editing.edits.descriptors import remove_descriptors, set_descriptors
 from controlplane.editing.edits.edit_entity import (
     EntityEdit,
     check_scheduled,
@@ -92,6 +93,7 @@ __all__ = [
     "raise_budget",
     "remove_account",
     "remove_budget",
+    "remove_descriptors",
     "remove_entity",
     "remove_model",
     "remove_price",
@@ -114,6 +116,7 @@ __all__ = [
     "set_budget",
     "set_default_tier",
     "set_dependency",
+    "set_descriptors",
     "set_model",
     "set_pod_protection",
     "set_price",

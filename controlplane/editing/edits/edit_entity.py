@@ -43,7 +43,7 @@ NEWEST = -1
 @dataclass(frozen=True)
 class EntityEdit:
     environment: str
-    #: tier, tenant, dependency, model, account, budget or environment.
+    #: tier, tenant, dependency, model, account, budget, descriptors or environment.
     kind: str
     name: str
     _: KW_ONLY
@@ -134,9 +134,7 @@ def preview_edit(edit: EntityEdit, *, head: int | None = None) -> Preview:
     as_of: Fields = (later[0].before or {}) if later else present or {}
     tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
     named = {tier for tier in tiers if isinstance(tier, str)}
-    state = read_referable(
-        edit.environment, tiers=named, models=edit.kind == "model", budgets=edit.kind in ("account", "budget")
-    )
+    state = read_referable(edit.environment, tiers=named, kind=edit.kind)
     planned = (edit.kind, "" if edit.kind == "environment" else edit.name)
     if present is not None:
         shown = _as_shown(plan.things.get(planned, {}), present, as_of) if later else present
@@ -284,7 +282,7 @@ def remove_entity(
         state = read_state(environment, tenants={name} if kind == "tenant" else ())
         present = state.get((kind, name))
         if present is None:
-            raise NotFound(kind, name)
+            raise NotFound(_words(kind), name)
         _check_version(edit, present, revision.number - 1)
         if base is not None:
             _check_unmoved(environment, kind, name, base, revision.number - 1)
@@ -338,10 +336,10 @@ def _check_unused(environment: str, dependency: str) -> None:
 def _check_exists(edit: EntityEdit, present: Fields | None) -> None:
     if edit.is_new and present is not None:
         named = "id" if edit.creates and edit.kind == "tenant" else "name"
-        text = f"A {edit.kind} with this {named} already exists."
+        text = f"A {_words(edit.kind)} with this {named} already exists."
         raise InvalidEdit({edit.kind if edit.creates else "name": [text]})
     if not edit.is_new and present is None:
-        raise NotFound(edit.kind, edit.name)
+        raise NotFound(_words(edit.kind), edit.name)
 
 
 def check_version_of(edit: EntityEdit) -> None:
@@ -470,6 +468,11 @@ def _version_of(edit: EntityEdit) -> int:
     model, column = VERSIONED[edit.kind]
     rows = model._default_manager.filter(**{"environment_id": edit.environment, column: edit.name})
     return int(rows.values_list("version", flat=True).first() or 0)
+
+
+def _words(kind: str) -> str:
+    """One thing of this kind, in words."""
+    return "domain" if kind == "descriptors" else kind
 
 
 def _action(edit: EntityEdit, found: Preview) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.editing.plans.plan import Plan
+from controlplane.policies import descriptors
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed
 from controlplane.policies.state import State, names_of, parents_of
@@ -79,7 +80,8 @@ def still_used(
 
 
 def misfits(changes: Sequence[Changed], state: State) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, name and message for what would contradict itself among accounts, budgets and models.
+    """Yield kind, name and message for what would contradict itself among accounts, budgets, models, and
+    domains of descriptors.
 
     The changes were checked before, but against an earlier state.
     """
@@ -90,6 +92,8 @@ def misfits(changes: Sequence[Changed], state: State) -> Iterator[tuple[str, str
         yield kind, name, message
     for name, _, message in wrong_names(after, changed):
         yield "model", name, message
+    for name, message in descriptors.wrong_together(after, changed):
+        yield "descriptors", name, message
     for change in changes:
         fields = (change.after or {}) if change.kind == "budget" else {}
         for owner in OWNERS:

@@ -15,7 +15,7 @@ from controlplane.policies.state import EntityKey, read_budgets, read_state
 from controlplane.spending.budget_fields import NOT_RAISED
 
 _OWN = ("default_tier", "tuning", PROTECTION, "subject_limits")
-_SECTIONS = (*_OWN, "template", "tier", "dependency", "model", "account", "budget")
+_SECTIONS = (*_OWN, "template", "tier", "dependency", "model", "account", "budget", "descriptors")
 
 
 def copy_configuration(
@@ -23,10 +23,11 @@ def copy_configuration(
 ) -> int:
     """Copy the configuration of another environment, as one revision. Return the revision.
 
-    Tiers, dependencies, models, accounts, budgets, limits of callers without a tenant, protection and timings
-    become the same. Those that only ``environment`` has are removed. Its tenants stay with their budgets,
-    unless tenants are copied too. Overrides of breakers are not copied, because they are not configuration.
-    Raises of budgets are not copied either: each is an exception for some minutes in its environment.
+    Tiers, dependencies, models, accounts, budgets, rules for Envoy, limits of callers without a tenant,
+    protection and timings become the same. Those that only ``environment`` has are removed. Its tenants stay
+    with their budgets, unless tenants are copied too. Overrides of breakers are not copied, because they are
+    not configuration. Raises of budgets are not copied either: each is an exception for some minutes in its
+    environment.
     """
     state = read_state(source, tenants=None if with_tenants else set())
     plan = Plan(sections=set(_SECTIONS))

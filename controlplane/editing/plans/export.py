@@ -42,6 +42,7 @@ def _yaml(environment: str, state: State) -> Iterator[str]:
     yield from _section("dependencies", "dependency", state)
     yield from _section("models", "model", state)
     yield from _section("accounts", "account", state)
+    yield from _section("descriptors", "descriptors", state)
     yield from _section("tenants", "tenant", state)
     yield from _section("budgets", "budget", state)
 
@@ -56,7 +57,9 @@ def _section(section: str, kind: str, state: State) -> Iterator[str]:
 def _entity(kind: str, name: str, fields: Fields) -> Iterator[str]:
     yield f"  {_scalar(name)}:\n"
     for field, value in fields.items():
-        if "." not in field:
+        if kind == "descriptors":
+            yield f"    {field}: {_file(value)}"
+        elif "." not in field:
             yield f"    {field}: {_scalar(value if value is not None else '')}\n"
     if kind == "dependency":
         # A field that is 0 is absent, and a new dependency gets another value.
@@ -69,7 +72,7 @@ def _entity(kind: str, name: str, fields: Fields) -> Iterator[str]:
         yield f"    protection: {_scalar(completed(protection, CALL) if protection else 'off')}\n"
     if kind == "model":
         yield from _prices(fields)
-    elif kind not in ("template", "account", "budget"):
+    elif kind not in ("template", "account", "budget", "descriptors"):
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 
 
@@ -91,6 +94,14 @@ def _prices(fields: Fields) -> Iterator[str]:
 
 def _flow(values: dict[str, Any]) -> str:
     return "{" + ", ".join(f"{_scalar(name)}: {_scalar(value)}" for name, value in values.items()) + "}"
+
+
+def _file(text: str) -> str:
+    """A text of lines as a person wrote them. What YAML would read as another text is quoted."""
+    *lines, last = text.split("\n")
+    if last or not lines or not all(map(str.isprintable, lines)):
+        return f"{_scalar(text)}\n"
+    return "|2+\n" + "".join(f"      {line}\n" if line else "\n" for line in lines)
 
 
 def _scalar(value: Any) -> str:

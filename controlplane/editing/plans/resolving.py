@@ -1,7 +1,7 @@
 """Merges a plan into the present state: values that the plan leaves out stay, or are the defaults."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -11,7 +11,8 @@ from django.utils import timezone
 from controlplane.editing.plans.account_plans import planned_account, planned_budget, still_used, tenant_names
 from controlplane.editing.plans.plan import Errors, Plan
 from controlplane.editing.rows.limit_checks import check_together, wrong_end
-from controlplane.editing.rows.tenant_parents import TOO_DEEP, levels_above
+from controlplane.editing.rows.tenant_parents import wrong_parents
+from controlplane.policies import descriptors
 from controlplane.policies.fields import Fields, breaker_fields, limits_in
 from controlplane.policies.limits import (
     ALONE,
@@ -45,12 +46,11 @@ from controlplane.policies.protection import (
     without_protection,
 )
 from controlplane.policies.runbook_texts import is_runbook
-from controlplane.policies.state import EntityKey, State, names_of, parents_of
+from controlplane.policies.state import EntityKey, State, names_of
 from controlplane.spending.budget_fields import wrong_together
 from controlplane.spending.fields import changed_price
 from controlplane.spending.model_checks import wrong_names, wrong_prices
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
-from fuseboard.contract.policy import MAX_PARENTS
 from fuseboard.contract.words import Algorithm
 
 #: Entity -> its fields; ``None`` when it is removed.
@@ -64,10 +64,16 @@ PREFIX = {
     "model": "prices",
     "account": "",
     "budget": "",
+    "descriptors": "",
 }
+_PLURALS = {"environment": "", "dependency": "dependencies", "descriptors": "descriptors"}
 #: Fields of a tenant besides its quotas.
 _OWN = ("tier", "title", "suspended", "parent")
-_PRUNED = ("template", "tier", "dependency", "model", "account", "budget", "tenant")
+_IN_ORDER = (
+    *("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget"),
+    "descriptors",
+)
+_PRUNED = ("template", "tier", "dependency", "model", "account", "budget", "descriptors", "tenant")
 
 
 def resolve(
@@ -135,7 +141,7 @@ class _Resolving:
                 if kind in known:
                     known[kind] -= gone
         # Things that others take values from come first.
-        for kind in ("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget"):
+        for kind in _IN_ORDER:
             make: Callable[[str, Fields, Fields | None], Fields] = getattr(self, f"_{kind}")
             for (found, name), given in plan.things.items():
                 if found == kind:
@@ -151,7 +157,10 @@ class _Resolving:
         if not self.errors.found and (names_of(self.wanted, "account") or names_of(self.wanted, "budget")):
             for kind, name, field, message in wrong_together({**self.state, **self.wanted}, self.wanted):
                 self._error(kind, name, field, message)
-        for name, message in _wrong_parents(self.environment, self.state, self.wanted, self.moved):
+        if not self.errors.found and names_of(self.wanted, "descriptors"):
+            for name, message in descriptors.wrong_together({**self.state, **self.wanted}, self.wanted):
+                self._error("descriptors", name, "file", message)
+        for name, message in wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)
         if self.prune or removed:
             self._check_left()
@@ -247,6 +256,12 @@ class _Resolving:
         if given.get("tenant") and "tenant" not in self.known:
             self.known["tenant"] = tenant_names(self.environment, self.plan, self.state, self.wanted)
         return planned_budget(name, given, now, self.known, self.now, partial(self._error, "budget", name))
+
+    def _descriptors(self, name: str, given: Fields, now: Fields | None) -> Fields:
+        text: str = {**(now or {"file": ""}), **given}["file"]
+        for problem in descriptors.wrong_text(name, text, self.dependencies):
+            self._error("descriptors", name, "file", problem)
+        return {"file": text}
 
     def _protection(
         self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool
@@ -361,6 +376,8 @@ class _Resolving:
             self.errors.add(0, f"tiers.{default}", "It is the default tier, so it cannot be removed.")
         for kind, name, message in still_used(left, removed):
             self._error(kind, name, "", message)
+        for name, message in descriptors.still_named(left, gone):
+            self._error("dependency", name, "", message)
         for (kind, name), fields in left.items():
             if not fields or not (gone or lost or templates):
                 continue
@@ -378,38 +395,9 @@ class _Resolving:
                     self.errors.add(0, f"dependencies.{columns['dependency']}", message)
 
     def _error(self, kind: str, name: str, field: str, message: str) -> None:
-        plural = {"environment": "", "dependency": "dependencies"}.get(kind, f"{kind}s")
+        plural = _PLURALS.get(kind, f"{kind}s")
         where = ".".join(part for part in (plural, name, field) if part)
         self.errors.add(self.plan.lines.get((kind, name), 0), where, message)
-
-
-def _wrong_parents(
-    environment: str, state: State, wanted: Mapping[EntityKey, Fields | None], moved: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Yield tenant and message for each wrong parent in ``moved`` (tenant -> parent; empty for none).
-
-    Tenants below them that are not in the plan are checked when it is applied.
-    """
-    if not any(moved.values()):
-        return
-    after = {**state, **wanted}
-    parents = {
-        name: fields.get("parent", "")
-        for (kind, name), fields in after.items()
-        if kind == "tenant" and fields
-    }
-    removed = {name for (kind, name), fields in after.items() if kind == "tenant" and not fields}
-    unknown = set(moved.values())
-    for _ in range(MAX_PARENTS + 1):
-        unknown -= parents.keys() | removed | {""}
-        found = parents_of(environment, unknown)
-        parents |= found
-        unknown = set(found.values())
-    for name, parent in moved.items():
-        if parent and parent not in parents:
-            yield name, f"There is no tenant {parent!r}."
-        elif levels_above(name, parents) > MAX_PARENTS:
-            yield name, TOO_DEEP
 
 
 def _without_limits(kind: str, fields: Fields) -> Fields:
@@ -426,7 +414,7 @@ def _given(thing: EntityKey, fields: Fields, now: Fields | None) -> Fields:
     kind = thing[0]
     if kind == "template":
         return full_columns(fields)
-    if kind in ("model", "account", "budget"):
+    if kind in ("model", "account", "budget", "descriptors"):
         return fields
     given = _without_limits(kind, fields) if now is None else {}
     if kind == "tenant" and fields.get("parent", "") == (now or {}).get("parent", ""):

@@ -25,6 +25,7 @@ from controlplane.spending.budget_fields import (
 )
 from controlplane.spending.fields import check_aliases, check_price, read_start, start_text
 from controlplane.validation import Problems
+from fuseboard.contract.descriptor_file import MAX_FILE
 from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import is_slug, is_subject
@@ -37,6 +38,7 @@ SECTIONS = {
     "models": "model",
     "accounts": "account",
     "budgets": "budget",
+    "descriptors": "descriptors",
     "tenants": "tenant",
 }
 
@@ -74,6 +76,12 @@ def _optional_subject(problems: Problems, field: str, value: Any) -> None:
         problems.subject(field, value)
 
 
+def _file(problems: Problems, field: str, value: Any) -> None:
+    """Check a text that is read for itself."""
+    if not isinstance(value, str) or len(value) > MAX_FILE:
+        problems.add(field, f"Enter a text of at most {MAX_FILE:,} characters.")
+
+
 _FIELDS: dict[str, dict[str, Check]] = {
     "tenant": {"tier": _slug, "title": _text(200), "suspended": _flag, "parent": _optional_subject},
     "template": {"title": _text(200)},
@@ -103,6 +111,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "raised_to": check_amount,
         "raised_until": check_until,
     },
+    "descriptors": {"file": _file},
 }
 #: Section -> whose limits it has, as in ``limit_fields``.
 _WHOSE = {"quotas": QUOTAS, "subject_limits": CALLERS}
@@ -115,6 +124,7 @@ _BELOW = {
     "model": "prices",
     "account": "",
     "budget": "",
+    "descriptors": "",
 }
 #: Groups of fields that only things of this kind have.
 _GROUPS = {"dependency": ("breaker", PROTECTION), "model": ("aliases",), "account": ("hosts", "pools")}

@@ -11,9 +11,12 @@ from typing import IO, Any
 import yaml
 
 from controlplane.editing.plans.plan import MAX_BYTES, Errors
+from fuseboard.contract.descriptor_file import MAX_FILE
 
 MAX_DEPTH = 8
 MAX_SCALAR = 4_096
+#: The path within a thing of a file in a file, which has a limit of its own.
+_FILE = ("file",)
 #: Keys of one mapping, and words of one list. Sections of things have as many entries as a plan has rows.
 MAX_ENTRIES = 1_000
 
@@ -134,8 +137,9 @@ class Nodes:
 
     def _scalar(self, event: yaml.ScalarEvent, path: tuple[str, ...]) -> Any:
         text: str = event.value
-        if len(text) > MAX_SCALAR:
-            self._stop(f"The text is longer than {MAX_SCALAR:,} characters.")
+        most = MAX_FILE if path == _FILE else MAX_SCALAR
+        if len(text) > most:
+            self._stop(f"The text is longer than {most:,} characters.")
         if not event.implicit[0]:
             return text  # quoted
         if _WHOLE.fullmatch(text):

@@ -1,12 +1,14 @@
 """Parents of tenants: a user belongs to a team, a team to an organisation."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from django.db import connection
 
 from controlplane.editing.revise import Revision
 from controlplane.errors import InvalidEdit
+from controlplane.policies.fields import Fields
 from controlplane.policies.models import Tenant
+from controlplane.policies.state import EntityKey, State, parents_of
 from fuseboard.contract.policy import MAX_PARENTS
 
 TOO_DEEP = f"A tenant has at most {MAX_PARENTS} levels above it: an organisation and a team."
@@ -48,3 +50,32 @@ def levels_above(tenant: str, parents: Mapping[str, str]) -> int:
     while levels <= MAX_PARENTS and (tenant := parents.get(tenant, "")):
         levels += 1
     return levels
+
+
+def wrong_parents(
+    environment: str, state: State, wanted: Mapping[EntityKey, Fields | None], moved: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield tenant and message for each wrong parent in ``moved`` (tenant -> parent; empty for none).
+
+    Tenants below them that are not in the plan are checked when it is applied.
+    """
+    if not any(moved.values()):
+        return
+    after = {**state, **wanted}
+    parents = {
+        name: fields.get("parent", "")
+        for (kind, name), fields in after.items()
+        if kind == "tenant" and fields
+    }
+    removed = {name for (kind, name), fields in after.items() if kind == "tenant" and not fields}
+    unknown = set(moved.values())
+    for _ in range(MAX_PARENTS + 1):
+        unknown -= parents.keys() | removed | {""}
+        found = parents_of(environment, unknown)
+        parents |= found
+        unknown = set(found.values())
+    for name, parent in moved.items():
+        if parent and parent not in parents:
+            yield name, f"There is no tenant {parent!r}."
+        elif levels_above(name, parents) > MAX_PARENTS:
+            yield name, TOO_DEEP

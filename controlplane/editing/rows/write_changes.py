@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.editing.revise import Revision
 from controlplane.editing.rows.first_version import first_version
+from controlplane.editing.rows.write_named import write_rows
 from controlplane.editing.rows.write_spending import write_accounts, write_budgets, write_models
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
@@ -22,6 +23,7 @@ from controlplane.policies.models import (
     BREAKER_RANGES,
     OPTIONAL_COLUMNS,
     Dependency,
+    DescriptorFile,
     Environment,
     SubjectLimit,
     Template,
@@ -34,6 +36,11 @@ from controlplane.policies.protection import Document, flat_protection, protecti
 from controlplane.policies.runbook_texts import runbook_row
 from controlplane.spending.budget_fields import without_ended_raise
 
+_KINDS = (
+    *("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget"),
+    "descriptors",
+)
+
 
 def write_changes(
     revision: Revision, changes: Sequence[Changed], *, progress: Progress | None = None
@@ -43,8 +50,7 @@ def write_changes(
     ``before`` must be the present state in the database, and ``after`` must be checked. A raise of a budget
     that is over is left out. Raises ``InvalidEdit`` for a removed thing that is still in use.
     """
-    kinds = ("template", "tier", "dependency", "environment", "model", "account", "tenant", "budget")
-    by_kind: dict[str, list[Changed]] = {kind: [] for kind in kinds}
+    by_kind: dict[str, list[Changed]] = {kind: [] for kind in _KINDS}
     changes = _without_ended_raises(changes)
     for change in changes:
         by_kind[change.kind].append(change)
@@ -61,6 +67,7 @@ def write_changes(
     write_accounts(revision, by_kind["account"])
     write_tenants(revision, by_kind["tenant"], progress=progress)
     write_budgets(revision, by_kind["budget"])
+    write_rows(revision, "descriptors", DescriptorFile, by_kind["descriptors"], lambda fields: fields)
     _remove_tiers(revision, [change.name for change in by_kind["tier"] if change.after is None])
     _remove_dependencies(revision, [change.name for change in by_kind["dependency"] if change.after is None])
     revision.changes.extend(changes)

@@ -1,11 +1,10 @@
 """Writes models with their prices, accounts and budgets, with a few statements for any number of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from controlplane.editing.revise import Revision
-from controlplane.editing.rows.first_version import first_versions
+from controlplane.editing.rows.write_named import write_rows
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
 from controlplane.policies.models import Tenant
@@ -16,7 +15,7 @@ from controlplane.spending.models import Model, Price
 
 
 def write_models(revision: Revision, changes: Sequence[Changed]) -> None:
-    _write(
+    write_rows(
         revision, "model", Model, changes, lambda fields: {name: fields[name] for name in ("aliases", "pool")}
     )
     prices = {
@@ -49,12 +48,14 @@ def _write_prices(environment: str, prices: Mapping[str, Mapping[str, Fields]]) 
 
 
 def write_accounts(revision: Revision, changes: Sequence[Changed]) -> None:
-    _write(revision, "account", Account, changes, lambda fields: {name: fields[name] for name in NEW_ACCOUNT})
+    write_rows(
+        revision, "account", Account, changes, lambda fields: {name: fields[name] for name in NEW_ACCOUNT}
+    )
 
 
 def write_budgets(revision: Revision, changes: Sequence[Changed]) -> None:
     """Write budgets. The records of the tenants that have them change too, so pods fetch these again."""
-    _write(revision, "budget", Budget, changes, _columns)
+    write_rows(revision, "budget", Budget, changes, _columns)
     owners = {
         (fields or {}).get("tenant", "") for change in changes for fields in (change.before, change.after)
     }
@@ -70,31 +71,3 @@ def _columns(fields: Fields) -> Fields:
         "raised_until": datetime.fromisoformat(ends) if ends else None,
     }
     return {column: fields[column] for column in BUDGET_FIELDS} | raised
-
-
-def _write(
-    revision: Revision,
-    kind: str,
-    model: type[Any],
-    changes: Sequence[Changed],
-    columns_of: Callable[[Fields], Fields],
-) -> None:
-    rows = model._default_manager.filter(environment_id=revision.environment)
-    removed = [change.name for change in changes if change.after is None]
-    if removed:
-        rows.filter(name__in=removed).delete()
-    put = {change.name: columns_of(change.after) for change in changes if change.after is not None}
-    if not put:
-        return
-    versions = dict(rows.filter(name__in=list(put)).values_list("name", "version"))
-    versions |= first_versions(revision, kind, put.keys() - versions.keys())
-    model._default_manager.bulk_create(
-        [
-            model(environment_id=revision.environment, name=name, version=versions[name] + 1, **columns)
-            for name, columns in put.items()
-        ],
-        batch_size=ROWS_PER_STATEMENT,
-        update_conflicts=True,
-        unique_fields=["environment", "name"],
-        update_fields=["version", *next(iter(put.values()))],
-    )

@@ -64,6 +64,7 @@ def guarded(production: str) -> str:
     for account in ("openai-main", "unused"):
         edits.set_account(account=account, expected_version=None, actor=ADA, **WHY)
     edits.set_budget(budget="month", actor=ADA, **BUDGET, **BY_VERSION, **WHY)
+    edits.set_descriptors(domain="edge", file=EDGE, actor=ADA, **BY_VERSION, **WHY)
     rules.set_approvals(needed=1, actor=ADA, **WHY)
     return production
 
@@ -92,6 +93,8 @@ def apply(row: ChangeRequest, actor: Actor = ADA) -> ChangeRequest:
 
 
 BY_VERSION: dict[str, Any] = {"expected_version": None}
+#: A file of one domain.
+EDGE = "domain: edge\ndescriptors:\n- {key: tenant, means: tenant}\n"
 BUDGET: dict[str, Any] = {"account": "openai-main", "amount": 50_000_000, "period": "month"}
 #: Every function of ``edits`` that changes the configuration of an existing environment.
 EDITS: dict[str, dict[str, Any]] = {
@@ -116,6 +119,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "raise_budget": {"budget": "month", "amount": 60_000_000, "minutes": 60, **BY_VERSION},
     "remove_account": {"account": "unused", **BY_VERSION},
     "remove_budget": {"budget": "month", **BY_VERSION},
+    "remove_descriptors": {"domain": "edge", **BY_VERSION},
     "remove_model": {"model": "gpt-5.2", **BY_VERSION},
     "remove_price": {"model": "gpt-5.2", "starts_at": "2099-01-01", **BY_VERSION},
     "remove_subject_limit": {"name": "addresses"},
@@ -133,6 +137,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "set_budget": {"budget": "month", "amount": 70_000_000, **BY_VERSION},
     "set_dependency": {"dependency": "openai", "settings": SETTINGS, **BY_VERSION},
     "set_default_tier": {"tier": "free"},
+    "set_descriptors": {"domain": "edge", "file": f"{EDGE}- key: path\n", **BY_VERSION},
     "set_model": {"model": "gpt-5.2", "aliases": ["large"], **BY_VERSION},
     "set_price": {"model": "gpt-5.2", "starts_at": "2026-01-01", "price": PRICE, **BY_VERSION},
     "set_pod_protection": {"protection": {"retries_per_s": 5}},

@@ -80,6 +80,7 @@ SMALL = {
     "ledger_invoice",
     "ledger_usagetotal",
     "policies_dependency",
+    "policies_descriptorfile",
     "policies_draft",
     "policies_environment",
     "policies_revision",
