@@ -29,14 +29,19 @@ class LoopbackAccess:
 
     def __init__(self, token: TokenSource | None) -> None:
         self._token = token
+        #: The last ``Host`` that was right: an application sends the same one each time.
+        self._host: str | None = None
 
     def refuse(self, request: Request) -> Answer | None:
         """The answer to a request that is not the application's."""
         headers = request.headers
         if "origin" in headers:
             return _refuse_browser()
-        if not _HOST.fullmatch(headers.get("host", "")):
-            return problem(403, "host", "the header Host must be 127.0.0.1, localhost or [::1]")
+        host = headers.get("host", "")
+        if host != self._host:
+            if not _HOST.fullmatch(host):
+                return problem(403, "host", "the header Host must be 127.0.0.1, localhost or [::1]")
+            self._host = host
         if self._token is None:
             return _refuse_to_explain() if request.path == EXPLAIN_PATH else None
         if _has_token(headers.get("authorization", ""), self._token.current()):

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_KEPT = 10_000
-#: Ids with 96 random bits cannot be guessed.
-_ID_BYTES = 12
+#: Ids with 96 random bits cannot be guessed. The system is asked for many at once.
+_ID_BYTES, _IDS_AT_ONCE = 12, 256
 
 
 class Kept(Generic[T]):
@@ -21,6 +21,7 @@ class Kept(Generic[T]):
     def __init__(self, letter: str, ended: Callable[[T], None], *, most: int = MAX_KEPT) -> None:
         self._letter, self._ended, self._most = letter, ended, most
         self._kept: dict[str, tuple[float, T]] = {}
+        self._ids: list[str] = []
         #: How many were kept, expired, and made room.
         self.issued = self.expired = self.displaced = 0
 
@@ -34,9 +35,15 @@ class Kept(Generic[T]):
             self.displaced += 1
             self._ended(oldest)
         self.issued += 1
-        name = self._letter + urandom(_ID_BYTES).hex()
+        name = self._letter + self._id()
         self._kept[name] = (monotonic() + for_s, one)
         return name
+
+    def _id(self) -> str:
+        if not self._ids:
+            drawn = urandom(_ID_BYTES * _IDS_AT_ONCE)
+            self._ids = [drawn[at : at + _ID_BYTES].hex() for at in range(0, len(drawn), _ID_BYTES)]
+        return self._ids.pop()
 
     def take(self, name: str) -> T | None:
         """The one with this id, once. ``None`` if it ended, or never was."""

@@ -217,9 +217,10 @@ class Sidecar:
             return answers.problem(503, "busy", f"{self._most_waiting} admissions wait already")
         self.waiting += 1
         try:
-            if _TRACE in request.headers:
-                # The trace is for this request alone, and so must be in a task.
-                await asyncio.sleep(0)
+            if _TRACE not in request.headers:
+                return await admission
+            # The trace is for this request alone, and so must be in a task.
+            await asyncio.sleep(0)
             with _trace_of(request):
                 return await admission
         except Refused as refused:
