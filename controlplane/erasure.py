@@ -12,7 +12,7 @@ from controlplane.accounts.saved_views import erase_tenant as erase_views
 from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.fleet.models import Figures, GatewayOrder, OrderKind
+from controlplane.fleet.models import DescriptorFigures, Figures, GatewayOrder, OrderKind
 from controlplane.ledger.edits import erase_tenant as erase_usage
 from controlplane.phrases import count
 from controlplane.policies.document import environment_of, tuning_of
@@ -117,6 +117,8 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
 
 def _erase_tenant(environment: str, name: str) -> Counter[str]:
     _erase_figures(environment, name)
+    # An example of a descriptor can be the tenant, or begin like it. Gateways write these rows again.
+    DescriptorFigures.objects.filter(environment=environment).delete()
     erase_weekly(environment, name)
     erase_weekly_messages(environment, name)
     # Gateways have it in memory too, and would write it again.

@@ -25,6 +25,7 @@ from controlplane.api.routes.breakers import breakers, dependencies, learned
 from controlplane.api.routes.fleet import (
     backlogs,
     checklist,
+    descriptor_figures,
     drills,
     locks,
     reconciliation,
@@ -131,6 +132,7 @@ for address, router, tag in (
     ("breakers", breakers.router, "breakers"),
     ("backlogs", backlogs.router, "backlogs"),
     ("locks", locks.router, "locks"),
+    ("descriptor-figures", descriptor_figures.router, "fleet"),
     ("overrides", breakers.overrides, "breakers"),
     ("transitions", breakers.transitions, "breakers"),
     ("servers", servers.router, "fleet"),

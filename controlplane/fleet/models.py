@@ -222,6 +222,30 @@ class FailedCalls(models.Model):
         return f"{self.environment}/{self.dependency} seen by {self.gateway}"
 
 
+class DescriptorFigures(models.Model):
+    """What Envoy asked the pods of one gateway process for lately, in one domain."""
+
+    gateway = models.CharField(max_length=100)
+    environment = models.CharField(max_length=64)
+    domain = models.CharField(max_length=100)
+    at = models.DateTimeField(db_default=Now())
+    #: ``controlplane.gateway.servers.descriptor_figures`` writes it, and
+    #: ``controlplane.fleet.descriptor_figures`` reads it.
+    document = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["environment", "domain", "gateway"], name="fleet_descriptor_figures_once"
+            ),
+        )
+        indexes = (models.Index(fields=["at"], name="fleet_descriptors_by_time"),)
+        verbose_name_plural = "descriptor figures"
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.domain} seen by {self.gateway}"
+
+
 class Figures(models.Model):
     """The rates that one gateway process measures over the pods that report to it."""
 

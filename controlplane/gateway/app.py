@@ -169,6 +169,7 @@ class GatewayApp:
         if not stale:
             fleet.sums.tops.sample(gateway.coordination.refusals.record(whole), wall)
         fleet.sums.tenant_hours.record(whole, now, wall, stale=stale)
+        fleet.sums.descriptors.record(whole, configuration.descriptor_rules, wall, stale=stale)
         taken = b',"usage_taken":%d' % fleet.sums.usage.record(whole, wall) if whole.usage else b""
         return configuration.answer(
             beat,

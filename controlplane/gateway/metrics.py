@@ -76,6 +76,7 @@ class GatewayCollector(Collector):
             (process_metrics.REFUSAL_SAMPLES_LEFT_OUT, counts.refusal_samples_left_out),
             (process_metrics.SERIES_LEFT_OUT, sum(one.series.left_out for one in sums)),
             (process_metrics.FAILED_CALLS_LEFT_OUT, sum(one.failed_calls.left_out for one in sums)),
+            (process_metrics.DESCRIPTORS_LEFT_OUT, sum(one.descriptors.left_out for one in sums)),
             (process_metrics.RELOAD_FAILURES, counts.reload_failures),
         ):
             yield metric.family(value)

@@ -111,6 +111,11 @@ FAILED_CALLS_LEFT_OUT = Counter(
     "Reports of failed calls left out, because there are too many dependencies.",
     by=(GATEWAY,),
 )
+DESCRIPTORS_LEFT_OUT = Counter(
+    "fuseboard_gateway_descriptors_left_out_total",
+    "Descriptors of Envoy in no figure: too many keys or domains, or a rule that is not configured.",
+    by=(GATEWAY,),
+)
 RELOAD_FAILURES = Counter(
     "fuseboard_gateway_reload_failures_total", "Readings of the configuration that failed.", by=(GATEWAY,)
 )

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fuseboard.contract.descriptor_words import path_text
-from fuseboard.contract.descriptors import DescriptorRule
+from fuseboard.contract.descriptor_words import path_text, rules_of
+from fuseboard.contract.descriptors import DescriptorDomain, DescriptorRule
 from fuseboard.contract.tallies import Count
 
 #: Rules, and lists of keys that no rule matches, in one tally. Pods send fewer.
@@ -32,7 +32,7 @@ class RuleTally(Struct, frozen=True, array_like=True, gc=False):
     """Descriptors that one rule decided since the last tally that lists it."""
 
     domain: DomainText
-    #: As ``rule_of`` writes it.
+    #: The name that ``rule_of`` gives to it.
     rule: PathText
     asked: Count
     refused: Count = 0
@@ -44,7 +44,7 @@ class UnmatchedTally(Struct, frozen=True, array_like=True, gc=False):
     """Descriptors with the same keys that no rule matched since the last tally that lists them."""
 
     domain: DomainText
-    #: As ``joined`` writes them.
+    #: The words that ``joined`` makes of them.
     keys: KeysText
     asked: Count
     #: Values of some of them, joined like the keys.
@@ -63,6 +63,14 @@ class DescriptorTally(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 def rule_of(path: tuple[DescriptorRule, ...]) -> str:
     """The name of a rule in tallies, from the rules of all entries."""
     return shortened(path_text(path), MAX_PATH)
+
+
+def known_rules(domains: Iterable[DescriptorDomain]) -> dict[str, frozenset[str]]:
+    """Domain -> the names of its rules in tallies."""
+    return {
+        shortened(domain.domain, MAX_DOMAIN): frozenset(rule_of(path) for _, path in rules_of(domain))
+        for domain in domains
+    }
 
 
 def joined(words: Iterable[str]) -> str:

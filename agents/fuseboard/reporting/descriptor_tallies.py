@@ -56,7 +56,7 @@ class _Unmatched:
 
 
 class _Table:
-    """What was noted since the last part."""
+    """Counts since the last part."""
 
     def __init__(self) -> None:
         self.domains: set[str] = set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fuseboard.contract.descriptor_tallies import known_rules
 from fuseboard.contract.policy import (
     ConfigHead,
     Override,
@@ -92,6 +93,8 @@ class Configuration:
         self.dependencies: frozenset[str] = frozenset()
         #: Names of the dependencies with a part of the protection.
         self.protected: frozenset[str] = frozenset()
+        #: Domain of Envoy -> its rules, as tallies name them.
+        self.descriptor_rules: dict[str, frozenset[str]] = {}
         self.tenants: dict[str, bytes] = {}
         self.changes = Changes(floor=0)
         self.policies_sent = 0
@@ -128,6 +131,7 @@ class Configuration:
         self.observe, self.retries_per_s = pods.observe, pods.retries_per_s
         self.unready_percent = pods.readiness.unready_percent if pods.readiness is not None else 0
         self.dependencies = frozenset(each.name for each in policy.dependencies)
+        self.descriptor_rules = known_rules(policy.descriptors)
         protected = {each.name: each.protection for each in policy.dependencies if each.protection}
         self.protected = frozenset(protected)
         self.load_factors = {

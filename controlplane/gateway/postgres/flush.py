@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import structlog
 from psycopg import AsyncConnection
@@ -61,6 +61,13 @@ _FAILED_CALLS = """
     DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
 """
 
+_DESCRIPTORS = """
+    INSERT INTO fleet_descriptorfigures (gateway, environment, domain, at, document)
+    VALUES (%s, %s, %s, now(), %s)
+    ON CONFLICT (environment, domain, gateway)
+    DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
+"""
+
 #: Rows that nothing reads any more: pods that left long ago, and gateways that restarted under another name.
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
@@ -70,10 +77,30 @@ _FORGET = (
     "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '8 days'",
     "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
     "DELETE FROM fleet_failedcalls WHERE at < now() - interval '1 day'",
+    "DELETE FROM fleet_descriptorfigures WHERE at < now() - interval '1 hour'",
 )
 FORGET_EVERY_S = 600.0
 
 log = structlog.get_logger(__name__)
+
+
+Document: TypeAlias = tuple[str, dict[str, Any]]
+
+
+class Documents(Protocol):
+    """Documents that are written whole, each in a row with its name."""
+
+    def due(self, now: float) -> list[Document]:
+        """Some documents with news; ``now`` is monotonic."""
+        ...
+
+    def put_back(self, names: list[str]) -> None:
+        """These were not written."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Postgres refuses this one."""
+        ...
 
 
 class Flusher:
@@ -228,7 +255,13 @@ class Flusher:
                 # A name in it is refused. Its numbers, and that something was refused, are still known.
                 plain = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
                 await self._write_document(connection, fleet.environment, plain)
-            await self._write_failed_calls(connection, fleet)
+            for what, statement, kept in (
+                ("failed calls", _FAILED_CALLS, fleet.sums.failed_calls),
+                ("descriptors", _DESCRIPTORS, fleet.sums.descriptors),
+            ):
+                await self._write_documents(
+                    connection, fleet.environment, what=what, statement=statement, kept=kept
+                )
         # Pages say that a gateway runs before the first pod reports.
         for environment in list(self._configured()):
             if environment not in self._fleets:
@@ -247,23 +280,26 @@ class Flusher:
             document = document | {"writes_refused": {gateway: refused}}
         await connection.execute(_FIGURES, (gateway, environment, Jsonb(document)))
 
-    async def _write_failed_calls(self, connection: AsyncConnection, fleet: Fleet) -> None:
-        calls = fleet.sums.failed_calls.due(self._clock.monotonic())
+    async def _write_documents(
+        self, connection: AsyncConnection, environment: str, *, what: str, statement: str, kept: Documents
+    ) -> None:
+        """Write the documents that are due, each with its name."""
+        due = kept.due(self._clock.monotonic())
 
-        async def write(part: Sequence[tuple[str, dict[str, Any]]]) -> None:
-            rows = [(self._settings.gateway, fleet.environment, name, Jsonb(found)) for name, found in part]
+        async def write(part: Sequence[Document]) -> None:
+            rows = [(self._settings.gateway, environment, name, Jsonb(found)) for name, found in part]
             async with connection.cursor() as cursor:
-                await cursor.executemany(_FAILED_CALLS, rows)
+                await cursor.executemany(statement, rows)
 
-        def forget(call: tuple[str, dict[str, Any]], error: BaseException) -> None:
-            self._refused("failed calls", error, environment=fleet.environment, name=call[0])
-            fleet.sums.failed_calls.forget(call[0])
+        def forget(document: Document, error: BaseException) -> None:
+            self._refused(what, error, environment=environment, name=document[0])
+            kept.forget(document[0])
 
         try:
-            if calls:
-                await write_accepted(write, calls, forget)
+            if due:
+                await write_accepted(write, due, forget)
         except BaseException:
-            fleet.sums.failed_calls.put_back([name for name, _ in calls])
+            kept.put_back([name for name, _ in due])
             raise
 
     async def _notify(

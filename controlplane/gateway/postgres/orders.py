@@ -107,6 +107,7 @@ class Orders:
             if fleet is not None:
                 # A heartbeat that was not counted yet brings the tenant back into the present minute.
                 fleet.sums.tops.erase(tenant)
+                fleet.sums.descriptors.erase_examples()
                 fleet.sums.usage.erase(tenant, at=at)
             await connection.execute(ERASE, erasing(environment, tenant, since=since))
             await connection.execute(top_lists.ERASE, top_lists.erasing(environment, tenant, since=since))

@@ -18,5 +18,6 @@ def erase_tenant(sums: FleetSums, number: int, *, before: float) -> bool:
             del span.counted[thing]
             span.dirty = True
     in_lists = sums.tops.erase(number)
+    sums.descriptors.erase_examples()
     in_usage = sums.usage.erase(number, at=before)
     return sums.tenant_hours.erase(number, before=before) or in_lists or in_usage

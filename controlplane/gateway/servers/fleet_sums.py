@@ -3,6 +3,7 @@
 from collections import Counter
 
 from controlplane.fleet.models import ServerState
+from controlplane.gateway.servers.descriptor_figures import DescriptorFigures
 from controlplane.gateway.servers.failed_calls import FailedCalls
 from controlplane.gateway.servers.primitive_track import Events
 from controlplane.gateway.servers.rates import NOTHING, Totals
@@ -18,8 +19,8 @@ class FleetSums:
     """The sums over pods.
 
     ``record`` and ``refresh`` keep series, failed calls and totals. ``GatewayApp`` adds to the hours of
-    tenants, the usage of models and the samples of the top lists, and ``KnownServer.take`` to the events of
-    locks.
+    tenants, the usage of models, the descriptors of Envoy and the samples of the top lists, and
+    ``KnownServer.take`` to the events of locks.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,7 @@ class FleetSums:
         self.tops = TopRefusals()
         self.series, self.failed_calls = FleetSeries(self.tops), FailedCalls()
         self.tenant_hours = TenantHours()
+        self.descriptors = DescriptorFigures()
         #: The usage of language models.
         self.usage = UsageParts()
         #: Outcomes of locks, and of work that must not be done twice, since this process started.

@@ -141,6 +141,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("POST", f"{API}/backlogs/openai/dead-jobs/return", WHY, "operator"),
     ("POST", f"{API}/backlogs/openai/dead-jobs/delete", WHY, "operator"),
     ("GET", f"{API}/locks", None, "viewer"),
+    ("GET", f"{API}/descriptor-figures", None, "viewer"),
     ("GET", f"{API}/overrides", None, "viewer"),
     ("GET", f"{API}/transitions", None, "viewer"),
     ("GET", f"{API}/servers", None, "viewer"),

@@ -16,7 +16,7 @@ from controlplane.alerts.rules.texts import most_are_from
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.erasure import erase
-from controlplane.fleet.models import Figures
+from controlplane.fleet.models import DescriptorFigures, Figures
 from controlplane.ledger.models import UsageDay, UsageHour, Whose
 from controlplane.ledger.rows import AMOUNTS
 from controlplane.policies.models import Tier
@@ -45,6 +45,7 @@ ERASED = {
     ),
     "alerts_delivery": "document",
     "alerts_incident": "cause title",
+    "fleet_descriptorfigures": "document",
     "fleet_figures": "document",
     "ledger_usageday": "tenant",
     "ledger_usagehour": "name",
@@ -191,6 +192,10 @@ def seed(production: str) -> None:
     busiest = [{"tenant": ACME, "requests_per_s": 1.0}, {"tenant": "globex", "requests_per_s": 1.0}]
     document = {"tenants": busiest, "usage": busiest, "rules": [{"tenant": ACME, "rule": "requests"}]}
     Figures.objects.create(gateway="stopped", environment=production, document=document)
+    asked = {"rules": {}, "unmatched": [["tenant", 1, [ACME]]], "unmatched_total": 1}
+    DescriptorFigures.objects.create(
+        gateway="stopped", environment=production, domain="edge", document={"steps": [[1, asked]]}
+    )
     AllowedAlone.objects.create(
         environment=production, domain="t:1", field="f", counter="f", value=1, amount=1, tenant=ACME, rule="r"
     )

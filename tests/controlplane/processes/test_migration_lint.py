@@ -72,6 +72,7 @@ SMALL = {
     "breakers_override",
     "breakers_streamposition",
     "drills_drill",
+    "fleet_descriptorfigures",
     "fleet_failedcalls",
     "fleet_figures",
     "fleet_gatewayorder",

@@ -1,0 +1,107 @@
+"""What Envoy asked for lately, over all gateways: descriptors by rule, and those that no rule matched."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.fleet.models import DescriptorFigures
+from fuseboard.contract.descriptor_tallies import MAX_EXAMPLES
+
+#: Gateways count in steps of three minutes. With the step that runs, these are 15 to 18 minutes.
+STEP_S = 180
+STEPS = 6
+#: Lists of keys of one domain that are displayed.
+MAX_SHOWN = 50
+#: Rows that are read: domains of all gateways.
+_MAX_ROWS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleFigures:
+    """Descriptors that one rule decided."""
+
+    asked: int
+    refused: int
+    #: Descriptors that the rule would have refused if it were not in shadow mode.
+    shadow: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmatchedFigures:
+    """Descriptors with the same keys that no rule matched."""
+
+    #: The keys in their order, as ``descriptor_tallies.joined`` writes them.
+    keys: str
+    asked: int
+    #: Values of at most three of them, joined like the keys, without ids.
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainFigures:
+    domain: str
+    #: By the names that ``descriptor_tallies.rule_of`` gives to rules. A rule that no descriptor met is not
+    #: in it.
+    rules: dict[str, RuleFigures]
+    #: The most frequent keys first.
+    unmatched: tuple[UnmatchedFigures, ...]
+    #: All descriptors that no rule matched, also those with keys that are not listed.
+    unmatched_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedLately:
+    #: From when descriptors are counted, in unix seconds.
+    since: float
+    #: Domains with descriptors, in the order of their names.
+    domains: tuple[DomainFigures, ...]
+
+    def of(self, domain: str) -> DomainFigures:
+        """The figures of one domain. All are 0 if no descriptor had it."""
+        nothing = DomainFigures(domain=domain, rules={}, unmatched=(), unmatched_total=0)
+        return next((one for one in self.domains if one.domain == domain), nothing)
+
+
+def asked_lately(environment: str, now: float) -> AskedLately:
+    """What Envoy asked for in the last 15 to 18 minutes until ``now`` (unix)."""
+    since = (int(now) // STEP_S - STEPS + 1) * STEP_S
+    recent = DescriptorFigures.objects.filter(
+        environment=environment, at__gt=timezone.now() - timedelta(seconds=STEPS * STEP_S)
+    )
+    rows = recent.order_by("domain", "gateway")
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for domain, document in rows.values_list("domain", "document")[:_MAX_ROWS]:
+        steps.setdefault(domain, []).extend(step for at, step in document["steps"] if at >= since)
+    return AskedLately(
+        since=since, domains=tuple(_sum(domain, found) for domain, found in steps.items() if found)
+    )
+
+
+def _sum(domain: str, steps: list[dict[str, Any]]) -> DomainFigures:
+    rules: dict[str, list[int]] = {}
+    unmatched: Counter[str] = Counter()
+    examples: dict[str, dict[str, None]] = {}
+    for step in steps:
+        for rule, counts in step["rules"].items():
+            sums = rules.setdefault(rule, [0, 0, 0])
+            for place, count in enumerate(counts):
+                sums[place] += count
+        for keys, asked, values in step["unmatched"]:
+            unmatched[keys] += asked
+            examples.setdefault(keys, {}).update(dict.fromkeys(values))
+    most = sorted(unmatched.items(), key=lambda one: (-one[1], one[0]))[:MAX_SHOWN]
+    return DomainFigures(
+        domain=domain,
+        rules={
+            rule: RuleFigures(asked=asked, refused=refused, shadow=shadow)
+            for rule, (asked, refused, shadow) in sorted(rules.items())
+        },
+        unmatched=tuple(
+            UnmatchedFigures(keys=keys, asked=asked, examples=tuple(examples[keys])[:MAX_EXAMPLES])
+            for keys, asked in most
+        ),
+        unmatched_total=sum(step["unmatched_total"] for step in steps),
+    )
