@@ -36,6 +36,7 @@ class Envoy:
     def __init__(self, running: Any, path: str, limits: redis.Redis) -> None:
         self.running, self.path, self.limits = running, path, limits
         self.agent, self.sidecar, self.service = running.agent, running.sidecar, running.envoy
+        self.log = running.access_log
 
     async def ask(self, body: bytes) -> Any:
         """The answer of the service, without a listener."""

@@ -146,7 +146,7 @@ async def test_metrics_have_what_envoy_asked(answering: Answering) -> None:
         async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as probes:
             text = (await probes.get("/metrics")).text
     found = dict(re.findall(r'^(fuseboard_envoy_\w+)\{server="edge-1"\} (\d+)$', text, re.MULTILINE))
-    assert found.keys() == {figure.series for figure, _ in figures.FIGURES}
+    assert found.keys() == {figure.series for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)}
     assert (found["fuseboard_envoy_allowed_total"], found["fuseboard_envoy_refused_total"]) == ("5", "1")
     assert (found["fuseboard_envoy_invalid_total"], found["fuseboard_envoy_unmatched_total"]) == ("1", "1")
     assert 'fuseboard_sidecar_permits_issued_total{server="edge-1"} 1' in text
@@ -155,4 +155,4 @@ async def test_metrics_have_what_envoy_asked(answering: Answering) -> None:
 def test_the_page_has_every_figure() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
     named = set(re.findall(r"`(fuseboard_envoy_[a-z_]+)`", page))
-    assert named == {figure.series for figure, _ in figures.FIGURES}
+    assert named == {figure.series for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)}

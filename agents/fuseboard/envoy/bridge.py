@@ -6,6 +6,7 @@ Envoy turns its request of gRPC into a POST whose body is the message, and the a
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
+from fuseboard.envoy.access_log import EXPORT, EXPORT_OVER_HTTP, AccessLog
 from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT, Answered, RateLimitService
 from fuseboard.serving.exchange import Answer, Request
@@ -15,11 +16,16 @@ PROTOBUF = "application/x-protobuf"
 Export: TypeAlias = Callable[[bytes], Coroutine[Any, Any, Answered]]
 
 
-class Bridge:
-    """Each path has a function over bytes."""
+def methods(service: RateLimitService, log: AccessLog) -> Mapping[str, Export]:
+    """The methods of gRPC that Envoy calls, by their paths."""
+    return {SHOULD_RATE_LIMIT: service.answer, EXPORT: log.answer}
 
-    def __init__(self, service: RateLimitService) -> None:
-        self._paths: Mapping[str, Export] = {SHOULD_RATE_LIMIT: service.answer}
+
+class Bridge:
+    """Each path has a function over bytes. ``/v1/logs`` is that of OpenTelemetry over HTTP."""
+
+    def __init__(self, service: RateLimitService, log: AccessLog) -> None:
+        self._paths: Mapping[str, Export] = {**methods(service, log), EXPORT_OVER_HTTP: log.answer}
 
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         serve = self._paths.get(request.path)

@@ -1,14 +1,15 @@
-"""The counts of the rate limit service, for Prometheus."""
+"""The counts of the services for Envoy, for Prometheus."""
 
 from collections.abc import Callable, Iterator
 
 from fuseboard.contract.pod_figures import PodFigure
+from fuseboard.envoy.access_log import AccessLog
 from fuseboard.envoy.service import RateLimitService
 from fuseboard.telemetry.prometheus_text import family
 
 
-def _figure(name: str, text: str) -> PodFigure:
-    return PodFigure(f"fuseboard.envoy.{name}", "", text, total=True)
+def _figure(name: str, text: str, *, total: bool = True) -> PodFigure:
+    return PodFigure(f"fuseboard.envoy.{name}", "", text, total=total)
 
 
 FIGURES: tuple[tuple[PodFigure, Callable[[RateLimitService], int]], ...] = (
@@ -33,7 +34,33 @@ FIGURES: tuple[tuple[PodFigure, Callable[[RateLimitService], int]], ...] = (
 )
 
 
-def lines(service: RateLimitService, server: str) -> Iterator[str]:
+#: The figures of the access log, in the same form.
+LOG_FIGURES: tuple[tuple[PodFigure, Callable[[AccessLog], int]], ...] = (
+    (_figure("outcomes", "Outcomes of calls that the access log brought."), lambda log: log.outcomes),
+    (
+        _figure("outcomes.unknown", "Permits in the access log that had ended, or that others gave."),
+        lambda log: log.unknown,
+    ),
+    (_figure("exports.invalid", "Exports of the log that could not be read."), lambda log: log.invalid),
+    (_figure("exports.cut", "Exports of the log that were too long to be read whole."), lambda log: log.cut),
+    (
+        _figure("repeated", "Attempts of Envoy after the first, which were charged afterwards."),
+        lambda log: log.repeated,
+    ),
+    (
+        _figure("nodes", "Envoys that count as separate witnesses.", total=False),
+        lambda log: len(log.nodes),
+    ),
+    (
+        _figure("nodes.beyond", "Exports of further Envoys, which count as this pod's."),
+        lambda log: log.nodes.beyond,
+    ),
+)
+
+
+def lines(service: RateLimitService, log: AccessLog, server: str) -> Iterator[str]:
     """The text of all figures of the pod ``server``."""
     for figure, read in FIGURES:
         yield from family(figure, [((), read(service))], server)
+    for figure, read_log in LOG_FIGURES:
+        yield from family(figure, [((), read_log(log))], server)

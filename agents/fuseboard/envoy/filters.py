@@ -184,7 +184,8 @@ def _access_log(filters: Filters) -> str:
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",
         "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-        "retry_after": "%RESP(retry-after)%",
+        # The upstream chooses its length.
+        "retry_after": "%RESP(retry-after):64%",
     }
     return "\n".join(
         [

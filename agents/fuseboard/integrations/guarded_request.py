@@ -31,6 +31,9 @@ from fuseboard.learning.remaining import remaining_of
 CODE_WITHIN_S = 1.0
 #: Vendors answer an account that they do not serve with one of these. Only the body says so.
 _MAY_NAME_THE_ACCOUNT = frozenset({400, 401, 402, 403, 429})
+#: The report of another process stops the fleet for at most this time: its word is not enough for an hour. If
+#: the vendor asks for more, the next 429 renews it.
+MAX_REPORTED_COOLDOWN_MS = 60_000
 #: The kind of failure of an error event that names none.
 STREAM_KIND = "error_event"
 
@@ -183,6 +186,28 @@ def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdic
     if outcome is Outcome.FAILURE or is_noted(verdict):
         note_failure(permit, kind_of_answer(verdict) if verdict.code or verdict.status else STREAM_KIND)
     agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
+
+
+def report_answer(
+    agent: Agent,
+    permit: Permit,
+    status: int,
+    *,
+    retry_after: str = "",
+    code: str = "",
+    elapsed_s: float | None = None,
+) -> None:
+    """Report the answer to a call that another process has made, such as an application or a proxy.
+
+    ``retry_after``: the header of the answer. ``code``: the vendor's own word in its body.
+    """
+    verdict = classify_answer(status, {"retry-after": retry_after}, code)
+    if outcome_of(verdict) is Outcome.OK:
+        agent.report(permit, Outcome.OK, elapsed_s)
+    else:
+        report_verdict(
+            agent, permit, replace(verdict, cooldown_ms=min(verdict.cooldown_ms, MAX_REPORTED_COOLDOWN_MS))
+        )
 
 
 def options_of_attempt(options: ClientOptions) -> Callable[[], CallOptions]:

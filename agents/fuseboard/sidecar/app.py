@@ -25,6 +25,7 @@ from fuseboard.sidecar.probes import Probes
 from fuseboard.sidecar.routes import Guarded, Sidecar
 
 if TYPE_CHECKING:
+    from fuseboard.envoy.access_log import AccessLog
     from fuseboard.envoy.bridge import Bridge
     from fuseboard.envoy.service import RateLimitService
 
@@ -74,6 +75,8 @@ class Running(Struct, frozen=True):
     probes_port: int = 0
     #: The rate limit service, if Envoy has a listener.
     envoy: "RateLimitService | None" = None
+    #: The outcomes that Envoy's access log brings.
+    access_log: "AccessLog | None" = None
 
 
 @asynccontextmanager
@@ -88,6 +91,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
         listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
         envoy: RateLimitService | None = None
+        log: AccessLog | None = None
         more: Metrics = tuple
         try:
             if options.listen is not None:
@@ -98,33 +102,40 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
                 service = Guarded(sidecar, UnixAccess(options.uids))
                 await _listens("--unix", options.unix, listeners.listen_unix(service, local, options.unix))
             if options.envoy_unix is not None:
-                bridge, envoy, more = _for_envoy(agent, sidecar)
+                envoy, log, more = _for_envoy(agent, sidecar)
                 filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
                 connections += (filters,)
-                service = Guarded(bridge, UnixAccess(options.uids))
+                service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
                 to_envoy = listeners.listen_unix(service, filters, options.envoy_unix)
                 await _listens("--envoy-unix", options.envoy_unix, to_envoy)
             if options.probes is not None:
                 probes = Probes(agent, sidecar, connections, more)
                 listening = listeners.listen_tcp(probes, Connections(_FEW), *options.probes)
                 probes_port = await _listens("--probes", options.probes, listening)
-            yield Running(agent, sidecar, connections, port, probes_port, envoy)
+            yield Running(agent, sidecar, connections, port, probes_port, envoy, log)
         finally:
             await listeners.stop()
             # Before the agent stops: it sends what is left to report.
             await sidecar.stop()
 
 
-def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[Bridge, RateLimitService, Metrics]":
-    """The service behind Envoy's socket, and its metrics. A sidecar without Envoy needs no protobuf."""
+def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[RateLimitService, AccessLog, Metrics]":
+    """The services that Envoy asks, and their metrics. A sidecar without Envoy needs no protobuf."""
     from fuseboard.envoy import figures
-    from fuseboard.envoy.bridge import Bridge
+    from fuseboard.envoy.access_log import AccessLog
     from fuseboard.envoy.service import RateLimitService
 
     service = RateLimitService(
         agent, keep=lambda permit: sidecar.keep_permit(permit)[0], take=sidecar.permits.take
     )
-    return Bridge(service), service, partial(figures.lines, service, agent.settings.server)
+    log = AccessLog(agent, take=sidecar.permits.take)
+    return service, log, partial(figures.lines, service, log, agent.settings.server)
+
+
+def _bridge(service: "RateLimitService", log: "AccessLog") -> "Bridge":
+    from fuseboard.envoy.bridge import Bridge
+
+    return Bridge(service, log)
 
 
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:

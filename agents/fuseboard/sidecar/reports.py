@@ -9,22 +9,16 @@ from http.client import BadStatusLine
 
 from msgspec import MsgspecError, Raw
 from msgspec.json import Decoder
-from msgspec.structs import replace
 
 from fuseboard.agent import Agent
-from fuseboard.calling.classification import classify_answer
-from fuseboard.calling.outcomes import outcome_of
 from fuseboard.contract.sidecar import MAX_ELAPSED_MS, MAX_TEXT, CallError, InvalidReport, Report
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
-from fuseboard.integrations.guarded_request import report_verdict
+from fuseboard.integrations.guarded_request import report_answer
 from fuseboard.sidecar.permits import Kept
 
 logger = logging.getLogger("fuseboard.sidecar")
 
-#: One report stops the fleet for at most this time: the word of one process is not enough for an hour. If the
-#: vendor asks for more, the next 429 renews it.
-MAX_COOLDOWN_MS = 60_000
 #: A call may have cost this many times its estimate, and this much in any case.
 MAX_TIMES_ESTIMATE, MAX_UNESTIMATED = 100, 1_000_000
 
@@ -90,13 +84,10 @@ class Reports:
         if permit.parts is not None:
             permit.first_part_s = elapsed_s
         if report.status is not None:
-            headers = {"retry-after": report.retry_after[:MAX_TEXT]}
-            verdict = classify_answer(report.status, headers, report.code[:MAX_TEXT])
-            if outcome_of(verdict) is Outcome.OK:
-                agent.report(permit, Outcome.OK, elapsed_s)
-            else:
-                verdict = replace(verdict, cooldown_ms=min(verdict.cooldown_ms, MAX_COOLDOWN_MS))
-                report_verdict(agent, permit, verdict)
+            retry_after, code = report.retry_after[:MAX_TEXT], report.code[:MAX_TEXT]
+            report_answer(
+                agent, permit, report.status, retry_after=retry_after, code=code, elapsed_s=elapsed_s
+            )
         elif report.outcome is not None:
             agent.report(permit, report.outcome, elapsed_s)
         elif report.error is None or report.error is CallError.LOCAL:

@@ -1,0 +1,213 @@
+"""Breakers of calls through a real Envoy: its access log says how they end."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import redis
+import yaml
+from msgspec.structs import replace
+
+from fuseboard.contract import keys
+from fuseboard.contract.policy import BreakerPolicy, Tier
+from tests.agents.limit_kinds import window
+from tests.agents.servers import POLICY
+from tests.envoy.conftest import Answering, policy_of
+from tests.envoy.conftest import Envoy as Service
+from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
+from tests.waiting import eventually
+
+pytestmark = needs_envoy
+
+CALLS = """
+domain: calls
+descriptors:
+  - key: destination_cluster
+    value: app
+    dependency: payments
+"""
+EDGE = """
+domain: edge
+descriptors:
+  - key: tenant
+    means: tenant
+"""
+BREAKER = BreakerPolicy(
+    consecutive_failures=3,
+    minimum_servers=2,
+    open_ms=1_000,
+    open_max_ms=1_000,
+    successes_to_close=1,
+    probe_lease_ms=5_000,
+)
+VENDOR = window(50, 3_600, "calls")
+TENANT = window(2, 3_600, "requests")
+
+Change = Any
+
+
+def policy(**changes: Any) -> Any:
+    payments = replace(
+        POLICY.dependencies[0],
+        breaker=replace(BREAKER, **changes),
+        vendor_limits=(VENDOR,),
+        timeout_ms=1_000,
+    )
+    tiers = (Tier(name="free", quotas=(TENANT,)), Tier(name="unlimited"))
+    return policy_of(CALLS, EDGE, policy=replace(POLICY, tiers=tiers, dependencies=(payments,)))
+
+
+@asynccontextmanager
+async def envoys(
+    service: Service, app: Application, folder: Path, *nodes: str, change: Change = None
+) -> AsyncIterator[list[Envoy]]:
+    """One Envoy for each of these nodes, all in front of one application and one service."""
+    text = config_of(
+        *("--full", "--unix", service.path, "--upstream", f"127.0.0.1:{app.port}"),
+        *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--timeout-ms", "1000"),
+    )
+    if change is not None:
+        config = yaml.safe_load(text)
+        change(config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"])
+        text = yaml.safe_dump(config)
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(serving(text, folder / node, node=node)) for node in nodes]
+
+
+def state(limits: redis.Redis) -> str:
+    text = limits.get(keys.breaker("production", "payments"))
+    return text.decode().split(" ")[0] if text is not None else "none"
+
+
+async def test_a_breaker_opens_probes_and_closes(
+    answering: Answering,
+    tmp_path: Path,
+    limits: redis.Redis,
+    record_property: Callable[[str, object], None],
+):
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1") as (envoy,),
+    ):
+        assert (await envoy.http.get("/")).status_code == 200
+        await eventually(lambda: service.log.outcomes == 1)
+        app.status = 500
+        failed_at = monotonic()
+        for _ in range(3):
+            assert (await envoy.http.get("/")).status_code == 500
+
+        async def refused() -> Any:
+            answer = await envoy.http.get("/")
+            return answer if answer.status_code == 503 else None
+
+        answer = await eventually(refused, every_s=0.02)
+        record_property("opened_after_s", monotonic() - failed_at)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["reason"] == "breaker_open"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert state(limits) == "open"
+        served = app.served
+        assert (await envoy.http.get("/")).status_code == 503
+        assert app.served == served
+        app.status = 200
+        # The first call after the open time is the probe.
+        await eventually(lambda: _is_ok(envoy))
+        await eventually(lambda: state(limits) == "closed")
+
+
+async def _is_ok(envoy: Envoy) -> bool:
+    return (await envoy.http.get("/")).status_code == 200
+
+
+async def test_failures_of_one_envoy_stop_no_other(answering: Answering, tmp_path: Path, limits: redis.Redis):
+    async with (
+        answering(policy(open_ms=60_000, open_max_ms=60_000)) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1", "edge-2") as (good, bad),
+    ):
+        assert await _is_ok(good)
+        await eventually(lambda: service.log.outcomes == 1)
+        app.status = 500
+        for _ in range(6):
+            assert (await bad.http.get("/")).status_code == 500
+        await eventually(lambda: service.log.outcomes == 7)
+        app.status = 200
+        assert await _is_ok(good)
+        assert await _is_ok(bad)
+        await eventually(lambda: service.log.outcomes == 9)
+        assert (state(limits), len(service.log.nodes)) == ("closed", 2)
+        app.status = 500
+        for envoy in (good, bad, good, bad, good):
+            await envoy.http.get("/")
+        await eventually(lambda: state(limits) == "open")
+
+
+async def test_attempts_are_charged_and_refusals_of_the_limits_give_back(
+    answering: Answering, tmp_path: Path
+):
+    def retries(manager: Any) -> None:
+        (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+        route["route"]["retry_policy"] = {
+            "retry_on": "5xx",
+            "num_retries": 2,
+            "retry_back_off": {"base_interval": "0.001s"},
+        }
+
+    async with (
+        answering(policy(consecutive_failures=100)) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1", change=retries) as (envoy,),
+    ):
+        app.status = 500
+        assert (await envoy.http.get("/")).status_code == 500
+        assert app.served == 3
+        await eventually(lambda: service.log.repeated == 2)
+        app.status = 200
+        statuses = [(await envoy.http.get("/", headers={"x-tenant": "acme"})).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        await eventually(lambda: service.log.outcomes == 4)
+
+        async def left() -> int | None:
+            permit = await service.agent.admit_call("payments")
+            service.agent.give_back(permit)
+            return permit.decision.limits[0].remaining
+
+        # Three attempts, two good calls, and the one that asks.
+        await eventually(left, accept=lambda remaining: remaining == 50 - 3 - 2 - 1)
+
+
+async def test_without_the_log_permits_expire(answering: Answering, tmp_path: Path):
+    def no_log(manager: Any) -> None:
+        del manager["access_log"]
+
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1", change=no_log) as (envoy,),
+    ):
+        for _ in range(3):
+            assert await _is_ok(envoy)
+        permits = service.sidecar.permits
+        assert (permits.issued, len(permits)) == (3, 3)
+        # After the timeout of the dependency and 5 s.
+        await eventually(lambda: permits.expired == 3)
+        assert service.log.outcomes == 0
+
+
+async def test_a_limit_of_the_upstream_stops_the_fleet(answering: Answering, tmp_path: Path):
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1") as (envoy,),
+    ):
+        app.status, app.headers = 429, {"retry-after": "30"}
+        assert (await envoy.http.get("/")).status_code == 429
+
+        async def cools() -> bool:
+            answer = await envoy.http.get("/")
+            return answer.status_code == 503 and answer.json()["reason"] == "cooling_down"
+
+        await eventually(cools)
