@@ -118,7 +118,7 @@ def test_a_large_file_is_refused_without_reading_all_of_it(
 def test_without_pyyaml_the_command_names_the_extra(
     limits_yaml: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuseboard.cli.envoy.find_spec", lambda name: None)
+    monkeypatch.setattr("fuseboard.cli.descriptor_files.find_spec", lambda name: None)
     assert main(["envoy", "check", "limits.yaml"]) == 2
     assert "fuseboard[envoy]" in capsys.readouterr().err
 

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fuseboard.agent_api.arguments import INVALID
+from fuseboard.cli.descriptor_files import are_right, read_files
 from fuseboard.contract.descriptor_words import PlacedRule, decision_text, meaning, path_text, rules_of
 from fuseboard.contract.descriptors import DescriptorRules, Entry, Match, Means, Verdict, rule_text
 from fuseboard.contract.words import is_subject
@@ -57,31 +57,23 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _try(given: argparse.Namespace) -> int:
-    file = _read(given.file)
-    _show_problems(given.file, file)
-    if file.domain is None:
+    [read] = files = read_files([given.file])
+    if not are_right(files) or (domain := read.file.domain) is None:
         return 1
     descriptors = [[_entry(text) for text in texts] for texts in given.descriptors]
-    matches = DescriptorRules([file.domain]).match(file.domain.domain, descriptors)
+    matches = DescriptorRules([domain]).match(domain.domain, descriptors)
     explained = asyncio.run(_explain_all(matches)) if given.explain else [None] * len(matches)
     _show(given, descriptors, matches, explained)
     return 0
 
 
 def _check(given: argparse.Namespace) -> int:
-    files = [(path, _read(path)) for path in given.files]
-    first: dict[str, Path] = {}
-    listed, is_right = [], True
-    for path, file in files:
-        _show_problems(path, file)
+    files = read_files(given.files)
+    is_right, listed = are_right(files), []
+    for path, _, file in files:
         if file.domain is None:
-            is_right = False
             continue
-        domain = file.domain.domain
-        if first.setdefault(domain, path) is not path:
-            is_right = False
-            sys.stderr.write(f"{path}:{file.lines[()]}: The domain {domain} is also in {first[domain]}.\n")
-        rows = list(rules_of(file.domain))
+        domain, rows = file.domain.domain, list(rules_of(file.domain))
         if given.json:
             listed.append(_file_as_json(path, file, domain, rows))
         else:
@@ -89,25 +81,6 @@ def _check(given: argparse.Namespace) -> int:
     if given.json:
         _say(msgspec.json.encode(listed).decode())
     return 0 if is_right else 1
-
-
-def _show_problems(path: Path, file: "DescriptorFile") -> None:
-    for line, text in file.problems:
-        sys.stderr.write(f"{path}:{line}: {text}\n")
-
-
-def _read(path: Path) -> "DescriptorFile":
-    if find_spec("yaml") is None:
-        raise Misconfigured("reading YAML needs PyYAML: pip install 'fuseboard[envoy]'")
-    # Here, so that the other commands need no PyYAML.
-    from fuseboard.contract.descriptor_file import MAX_FILE, read_file
-
-    try:
-        with path.open(encoding="utf-8") as file:
-            # No file of this many characters is right, so the rest of it is not read.
-            return read_file(file.read(MAX_FILE + 1))
-    except (OSError, UnicodeError) as error:
-        raise Misconfigured(f"cannot read {path}: {error}") from error
 
 
 def _entry(text: str) -> Entry:

@@ -13,7 +13,6 @@ FUSEBOARD_API_TOKEN_FILE). It needs neither Redis nor the gateway.
 
 import argparse
 import sys
-from typing import TypeAlias
 
 from fuseboard.cli.ctl import (
     backlogs,
@@ -22,6 +21,7 @@ from fuseboard.cli.ctl import (
     change_requests,
     completion,
     counters,
+    envoy,
     fleet,
     limit_templates,
     models,
@@ -31,6 +31,7 @@ from fuseboard.cli.ctl import (
     tenants,
 )
 from fuseboard.cli.ctl.client import Client
+from fuseboard.cli.ctl.commands import Commands, command, group
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
 from fuseboard.cli.ctl.limit_options import add_limit_options, option
 from fuseboard.cli.ctl.settings import CtlSettings
@@ -64,9 +65,6 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return Exit(code or Exit.DONE)
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
 def add_to(commands: Commands) -> None:
     ctl = commands.add_parser("ctl", help="edit and display the configuration through the REST API")
     ctl.add_argument(
@@ -84,29 +82,11 @@ def add_to(commands: Commands) -> None:
     _add_templates(wanted)
     _add_models(wanted)
     _add_budgets(wanted)
+    envoy.add_to(wanted)
     _add_protection(wanted)
     _add_fleet(wanted)
     shells = wanted.add_parser("completion", help="print a completion script for these commands")
     shells.add_argument("shell", choices=completion.SHELLS)
-
-
-def _command(
-    wanted: Commands, name: str, does: object, says: str, *, reason: bool = False, use: str = ""
-) -> argparse.ArgumentParser:
-    """``use``: this name is deprecated, and this one replaces it."""
-    says = f"deprecated: use {use}" if use else says
-    parser = wanted.add_parser(name, help=says, description=says)
-    parser.set_defaults(does=does, use=use)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    if reason:
-        parser.add_argument("--reason", required=True, help="why; stored in the audit log")
-    return parser
-
-
-def _group(wanted: Commands, name: str, says: str) -> Commands:
-    """Commands with a common first word, such as ``tenant show`` and ``tenant list``."""
-    parser = wanted.add_parser(name, help=says)
-    return parser.add_subparsers(dest=f"{name}_command", required=True, metavar="COMMAND")
 
 
 def _add_duration(parser: argparse.ArgumentParser, says: str, *, default: int | None = None) -> None:
@@ -123,11 +103,11 @@ def _add_duration(parser: argparse.ArgumentParser, says: str, *, default: int | 
 
 
 def _add_plans(wanted: Commands) -> None:
-    plan = _command(wanted, "plan", plans.plan, "print what a file would change")
+    plan = command(wanted, "plan", plans.plan, "print what a file would change")
     plan.add_argument(
         "--detailed-exit-code", action="store_true", help="exit with 10 if the file would change anything"
     )
-    replay = _command(
+    replay = command(
         wanted,
         "what-if",
         plans.what_if,
@@ -135,7 +115,7 @@ def _add_plans(wanted: Commands) -> None:
     )
     replay.add_argument("file", help="YAML or CSV; - for standard input")
     replay.add_argument("--days", type=int, default=7, help="days to replay (default: 7)")
-    applied = _command(wanted, "apply", plans.apply, "apply a file, as one revision", reason=True)
+    applied = command(wanted, "apply", plans.apply, "apply a file, as one revision", reason=True)
     applied.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     for parser in (plan, applied):
         parser.add_argument("file", help="YAML or CSV; - for standard input")
@@ -144,7 +124,7 @@ def _add_plans(wanted: Commands) -> None:
             action="store_true",
             help="also remove entries that the sections of the file do not list",
         )
-    exported = _command(wanted, "export", plans.export, "print the configuration as a YAML file")
+    exported = command(wanted, "export", plans.export, "print the configuration as a YAML file")
     exported.add_argument(
         "--nginx", action="store_true", help="print the request limits as a configuration for nginx"
     )
@@ -164,9 +144,9 @@ def _add_plans(wanted: Commands) -> None:
 
 
 def _add_revisions(wanted: Commands) -> None:
-    listed = _command(wanted, "revisions", plans.revisions, "list the newest revisions")
+    listed = command(wanted, "revisions", plans.revisions, "list the newest revisions")
     listed.add_argument("--limit", type=int, default=20, help="the most entries to print (default: 20)")
-    back = _command(
+    back = command(
         wanted,
         "rollback",
         plans.rollback,
@@ -174,7 +154,7 @@ def _add_revisions(wanted: Commands) -> None:
         reason=True,
     )
     back.add_argument("to", type=int, metavar="revision")
-    undone = _command(
+    undone = command(
         wanted,
         "revert",
         plans.revert,
@@ -192,8 +172,8 @@ def _add_revisions(wanted: Commands) -> None:
 def _add_requests(wanted: Commands) -> None:
     says = "list change requests, or show one"
     for listed in (
-        _command(wanted, "change-requests", change_requests.listing, says),
-        _command(wanted, "requests", change_requests.listing, says, use="change-requests"),
+        command(wanted, "change-requests", change_requests.listing, says),
+        command(wanted, "requests", change_requests.listing, says, use="change-requests"),
     ):
         listed.add_argument("number", type=int, nargs="?", metavar="request")
         listed.add_argument(
@@ -202,40 +182,40 @@ def _add_requests(wanted: Commands) -> None:
             help="list only one state: open, approved, applied, rejected, withdrawn, expired",
         )
         listed.add_argument("--limit", type=int, default=20, help="the most entries to print (default: 20)")
-    agreed = _command(wanted, "approve", change_requests.approve, "approve another person's change request")
+    agreed = command(wanted, "approve", change_requests.approve, "approve another person's change request")
     agreed.add_argument("--note", default="", help="a note; stored with the approval")
     agreed.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    no = _command(
+    no = command(
         wanted, "reject", change_requests.reject, "reject another person's change request", reason=True
     )
-    back = _command(
+    back = command(
         wanted, "withdraw", change_requests.withdraw, "withdraw your own change request", reason=True
     )
-    rebased = _command(
+    rebased = command(
         wanted, "rebase", change_requests.rebase, "rebase a change request on the newest revision"
     )
-    made = _command(wanted, "apply-request", change_requests.make, "apply an approved change request")
+    made = command(wanted, "apply-request", change_requests.make, "apply an approved change request")
     for parser in (agreed, no, back, rebased, made):
         parser.add_argument("number", type=int, metavar="request")
 
 
 def _add_breakers(wanted: Commands) -> None:
-    _command(wanted, "breakers", breakers.show, "list breakers and their overrides")
-    trip = _command(
+    command(wanted, "breakers", breakers.show, "list breakers and their overrides")
+    trip = command(
         wanted, "trip", breakers.override, "force a breaker open, so that pods refuse every call", reason=True
     )
     trip.set_defaults(mode="forced_open")
     says = "override a breaker for a limited time"
-    override = _command(wanted, "override", breakers.override, says, reason=True)
-    hold = _command(wanted, "hold", breakers.override, says, reason=True, use="override")
+    override = command(wanted, "override", breakers.override, says, reason=True)
+    hold = command(wanted, "hold", breakers.override, says, reason=True, use="override")
     for parser in (override, hold):
         modes = ("forced_open", "forced_closed", "metrics_only", "disabled")
         parser.add_argument("--mode", required=True, choices=modes)
-    extend = _command(wanted, "extend", breakers.extend, "set a new end for an override", reason=True)
-    end = _command(
+    extend = command(wanted, "extend", breakers.extend, "set a new end for an override", reason=True)
+    end = command(
         wanted, "end", breakers.end, "end an override, so that the breaker decides again", reason=True
     )
-    reset = _command(wanted, "reset", breakers.reset, "close a breaker and clear its counts", reason=True)
+    reset = command(wanted, "reset", breakers.reset, "close a breaker and clear its counts", reason=True)
     for parser in (trip, override, hold, extend, end, reset):
         parser.add_argument("dependency")
     for parser in (trip, override, hold, extend):
@@ -246,25 +226,25 @@ def _add_breakers(wanted: Commands) -> None:
 
 
 def _add_backlogs(wanted: Commands) -> None:
-    about = _group(wanted, "backlog", "list backlogs, and return or delete their dead jobs")
-    _command(about, "list", backlogs.listing, "list backlogs, the fullest first")
-    dead = _command(about, "dead", backlogs.dead, "list the newest dead jobs of a dependency")
-    back = _command(
+    about = group(wanted, "backlog", "list backlogs, and return or delete their dead jobs")
+    command(about, "list", backlogs.listing, "list backlogs, the fullest first")
+    dead = command(about, "dead", backlogs.dead, "list the newest dead jobs of a dependency")
+    back = command(
         about,
         "return",
         backlogs.give_back,
         "return dead jobs to the queue, with all their tries",
         reason=True,
     )
-    gone = _command(about, "delete", backlogs.delete, "delete dead jobs; it cannot be undone", reason=True)
+    gone = command(about, "delete", backlogs.delete, "delete dead jobs; it cannot be undone", reason=True)
     gone.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     for parser in (dead, back, gone):
         parser.add_argument("dependency")
 
 
 def _add_quotas(wanted: Commands) -> None:
-    put = _command(
-        _group(wanted, "quota", "set a quota of a tenant or a tier"),
+    put = command(
+        group(wanted, "quota", "set a quota of a tenant or a tier"),
         "set",
         tenants.set_quota,
         "set a quota; values that are not given stay unchanged",
@@ -284,8 +264,8 @@ def _add_quotas(wanted: Commands) -> None:
 
 
 def _add_counters(wanted: Commands) -> None:
-    clear = _command(
-        _group(wanted, "counter", "clear the counter of a limit"),
+    clear = command(
+        group(wanted, "counter", "clear the counter of a limit"),
         "clear",
         counters.clear,
         "clear a counter: the next call finds the limit empty; it cannot be undone",
@@ -299,24 +279,24 @@ def _add_counters(wanted: Commands) -> None:
 
 
 def _add_tenants(wanted: Commands) -> None:
-    about = _group(wanted, "tenant", "print tenants and the settings that apply to them")
-    _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
-    _command(
+    about = group(wanted, "tenant", "print tenants and the settings that apply to them")
+    command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
+    command(
         about, "effective", tenants.effective, "print every value that applies to a tenant, and its source"
     ).add_argument("tenant")
-    listed = _command(about, "list", tenants.listing, "list tenants")
+    listed = command(about, "list", tenants.listing, "list tenants")
     listed.add_argument("--tier", default="", help="list only tenants of this tier")
     listed.add_argument("--prefix", default="", help="list only tenants whose id starts with this text")
     listed.add_argument("--search", default="", help="list only tenants whose id or name contains this text")
 
 
 def _add_templates(wanted: Commands) -> None:
-    about = _group(wanted, "template", "print, set and delete limit templates")
-    _command(about, "list", limit_templates.listing, "list templates, and the number of limits that use each")
-    _command(about, "show", limit_templates.show, "print a template and the limits that use it").add_argument(
+    about = group(wanted, "template", "print, set and delete limit templates")
+    command(about, "list", limit_templates.listing, "list templates, and the number of limits that use each")
+    command(about, "show", limit_templates.show, "print a template and the limits that use it").add_argument(
         "template"
     )
-    put = _command(
+    put = command(
         about,
         "set",
         limit_templates.set_template,
@@ -326,7 +306,7 @@ def _add_templates(wanted: Commands) -> None:
     add_limit_options(put)
     put.add_argument("--title", default=None, help="the purpose of the template")
     put.add_argument("--dry-run", action="store_true", help="only print what would change")
-    gone = _command(about, "remove", limit_templates.remove, "delete a template", reason=True)
+    gone = command(about, "remove", limit_templates.remove, "delete a template", reason=True)
     gone.add_argument(
         "--keep-values", action="store_true", help="the limits that use the template keep their values"
     )
@@ -338,10 +318,10 @@ def _add_templates(wanted: Commands) -> None:
 
 
 def _add_models(wanted: Commands) -> None:
-    about = _group(wanted, "model", "print, set and delete models and their prices")
-    _command(about, "list", models.listing, "list models, and the price of each that applies")
-    shown = _command(about, "show", models.show, "print a model, and its prices by date")
-    put = _command(
+    about = group(wanted, "model", "print, set and delete models and their prices")
+    command(about, "list", models.listing, "list models, and the price of each that applies")
+    shown = command(about, "show", models.show, "print a model, and its prices by date")
+    put = command(
         about, "set", models.set_model, "set a model; values that are not given stay unchanged", reason=True
     )
     put.add_argument(
@@ -350,7 +330,7 @@ def _add_models(wanted: Commands) -> None:
     put.add_argument(
         "--alias", action="append", default=None, metavar="NAME", help="another name in requests; repeatable"
     )
-    price = _command(
+    price = command(
         about, "price", models.set_price, "add a price from a time on, or change one to come", reason=True
     )
     for name, what in models.AMOUNTS.items():
@@ -358,12 +338,12 @@ def _add_models(wanted: Commands) -> None:
         price.add_argument(option, type=int, help=f"micro-USD per million tokens of {what}")
     for name, says in models.NUMBERS.items():
         price.add_argument(f"--{name.replace('_', '-')}", type=int, help=says)
-    again = _command(
+    again = command(
         about, "reprice", models.reprice, "price past calls again, by the price given", reason=True
     )
     models.add_reprice_options(again)
-    unprice = _command(about, "remove-price", models.remove_price, "delete a price to come", reason=True)
-    gone = _command(about, "remove", models.remove, "delete a model and its prices", reason=True)
+    unprice = command(about, "remove-price", models.remove_price, "delete a price to come", reason=True)
+    gone = command(about, "remove", models.remove, "delete a model and its prices", reason=True)
     for parser in (shown, put, price, unprice, gone):
         parser.add_argument("model")
     for parser in (price, unprice):
@@ -371,9 +351,9 @@ def _add_models(wanted: Commands) -> None:
 
 
 def _add_budgets(wanted: Commands) -> None:
-    about = _group(wanted, "account", "print, set and delete accounts at vendors")
-    _command(about, "list", budgets.list_accounts, "list accounts and their pools")
-    put = _command(
+    about = group(wanted, "account", "print, set and delete accounts at vendors")
+    command(about, "list", budgets.list_accounts, "list accounts and their pools")
+    put = command(
         about,
         "set",
         budgets.set_account,
@@ -382,12 +362,12 @@ def _add_budgets(wanted: Commands) -> None:
     )
     put.add_argument("--pool", action="append", metavar="NAME", help="a dependency of it; repeatable")
     put.add_argument("--host", action="append", metavar="NAME", help="a host of the vendor; repeatable")
-    gone = _command(about, "remove", budgets.remove_account, "delete an account without budgets", reason=True)
+    gone = command(about, "remove", budgets.remove_account, "delete an account without budgets", reason=True)
     for parser in (put, gone):
         parser.add_argument("account")
-    about = _group(wanted, "budget", "print, set, raise and delete budgets")
-    _command(about, "list", budgets.list_budgets, "list budgets")
-    put = _command(
+    about = group(wanted, "budget", "print, set, raise and delete budgets")
+    command(about, "list", budgets.list_budgets, "list budgets")
+    put = command(
         about,
         "set",
         budgets.set_budget,
@@ -400,9 +380,9 @@ def _add_budgets(wanted: Commands) -> None:
     put.add_argument("--period", choices=[*Period], help="the calendar period")
     put.add_argument("--warn-percent", type=int, help="warn when this much of it is spent; 0 for never")
     put.add_argument("--at-100", choices=[*AtSpent], help="what happens to calls when it is spent")
-    more = _command(about, "raise", budgets.raise_budget, "raise a budget for some minutes", reason=True)
+    more = command(about, "raise", budgets.raise_budget, "raise a budget for some minutes", reason=True)
     more.add_argument("--minutes", type=int, default=60, help="for how long; by default 60")
-    clear = _command(
+    clear = command(
         about,
         "clear",
         budgets.clear_budget,
@@ -410,18 +390,18 @@ def _add_budgets(wanted: Commands) -> None:
         reason=True,
     )
     clear.add_argument("--tenant", default="", help="of the budget of a tier: the tenant that is counted")
-    gone = _command(about, "remove", budgets.remove_budget, "delete a budget", reason=True)
+    gone = command(about, "remove", budgets.remove_budget, "delete a budget", reason=True)
     for parser in (put, more, clear, gone):
         parser.add_argument("budget")
     more.add_argument("amount", type=int, help="the amount until then")
 
 
 def _add_protection(wanted: Commands) -> None:
-    about = _group(wanted, "protection", "print and set what protects pods from overload")
-    _command(
+    about = group(wanted, "protection", "print and set what protects pods from overload")
+    command(
         about, "show", protection.show, "print what protects pods from a dependency; without one, every pod"
     ).add_argument("dependency", nargs="?", default="")
-    put = _command(
+    put = command(
         about,
         "set",
         protection.set_protection,
@@ -429,7 +409,7 @@ def _add_protection(wanted: Commands) -> None:
         reason=True,
     )
     protection.add_call_options(put)
-    pods = _command(
+    pods = command(
         about,
         "set-pods",
         protection.set_pods,
@@ -441,9 +421,9 @@ def _add_protection(wanted: Commands) -> None:
 
 def _add_fleet(wanted: Commands) -> None:
     says = "list pods, with mode and revision"
-    _command(wanted, "pods", fleet.pods, says)
-    _command(wanted, "servers", fleet.pods, says, use="pods")
-    why = _command(
+    command(wanted, "pods", fleet.pods, says)
+    command(wanted, "servers", fleet.pods, says, use="pods")
+    why = command(
         wanted,
         "explain",
         fleet.explain,
@@ -456,7 +436,7 @@ def _add_fleet(wanted: Commands) -> None:
     about.add_argument("--tenant", default="")
     about.add_argument("--dependency", default="")
     _add_refusals(wanted)
-    follow = _command(
+    follow = command(
         wanted, "tail", fleet.tail, "print edits and changes of breakers as they happen, until Ctrl-C"
     )
     _add_duration(follow, "stop after this duration", default=0)
@@ -470,7 +450,7 @@ def _add_fleet(wanted: Commands) -> None:
 
 
 def _add_refusals(wanted: Commands) -> None:
-    refused = _command(
+    refused = command(
         wanted,
         "refusals",
         refusals.listing,
@@ -486,7 +466,7 @@ def _add_refusals(wanted: Commands) -> None:
         help="how far to look back, such as 15m or 6h (default: 1h)",
     )
     refused.add_argument("--limit", type=int, default=20, help="the most samples to print (default: 20)")
-    budgets = _command(
+    budgets = command(
         wanted,
         "error-budgets",
         refusals.error_budgets,

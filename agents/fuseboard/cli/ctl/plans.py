@@ -47,12 +47,18 @@ class RevisionRow(Struct, frozen=True):
 
 def plan(client: Client, given: argparse.Namespace) -> Exit:
     """Print the difference. Changes nothing."""
-    planned = _plan(client, given)
+    planned = show_plan(client, given, *_file(given.file))
+    return Exit.CHANGES if planned.changes and given.detailed_exit_code else Exit.DONE
+
+
+def show_plan(client: Client, given: argparse.Namespace, content: bytes, kind: str) -> Planned:
+    """Print what a file of this content and kind would change. Changes nothing."""
+    planned = client.upload("plan", Planned, content, kind, prune=_prune(given))
     if given.json:
         say_json(planned)
     else:
         _show(planned)
-    return Exit.CHANGES if planned.changes and given.detailed_exit_code else Exit.DONE
+    return planned
 
 
 def what_if(client: Client, given: argparse.Namespace) -> None:
@@ -72,8 +78,13 @@ def what_if(client: Client, given: argparse.Namespace) -> None:
 
 
 def apply(client: Client, given: argparse.Namespace) -> None:
+    """Apply a file, or nothing."""
+    apply_content(client, given, *_file(given.file))
+
+
+def apply_content(client: Client, given: argparse.Namespace, content: bytes, kind: str) -> None:
     """Apply exactly what was shown, or nothing: an edit in between is a conflict."""
-    planned = _plan(client, given)
+    planned = client.upload("plan", Planned, content, kind, prune=_prune(given))
     if not given.json:
         _show(planned)
     if not planned.changes:
@@ -85,7 +96,8 @@ def apply(client: Client, given: argparse.Namespace) -> None:
     made = client.upload(
         "apply",
         NewRevision,
-        *_file(given.file),
+        content,
+        kind,
         reason=given.reason,
         expected_revision=planned.revision,
         prune=_prune(given),
@@ -146,10 +158,6 @@ def revert(client: Client, given: argparse.Namespace) -> None:
         say("Nothing to do.")
     else:
         say(f"Revision {given.number} is reverted, as revision {made.revision}.")
-
-
-def _plan(client: Client, given: argparse.Namespace) -> Planned:
-    return client.upload("plan", Planned, *_file(given.file), prune=_prune(given))
 
 
 def _show(planned: Planned) -> None:
