@@ -74,6 +74,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
             "costs", "Costs", "models llm tokens money usd bill spend ledger tenants month invoices drift"
         ),
         PageLink("budgets", "Budgets", "costs spend spent money tokens usage projected month raise"),
+        PageLink("envoy", "Envoy", "descriptors rate limit service mesh proxy domains rules yaml"),
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
         PageLink("refusals", "Refusals", "429 503 log samples who is refused most"),

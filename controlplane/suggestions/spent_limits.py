@@ -1,8 +1,8 @@
-"""How much of the limits of a vendor is spent now, read from their counters in Redis."""
+"""How much of limits is spent now, such as those of a vendor: read from their counters in Redis."""
 
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
@@ -19,25 +19,30 @@ _HEAD = 3
 
 def spent_limits(environment: str, dependency: str, limits: Sequence[LimitColumns]) -> dict[str, int]:
     """Limit -> what is spent, or the slots in use. A limit is absent if its counter cannot be read."""
-    now_us = time.time() * 1_000_000
-    named = {keys.vendor_limit(environment, dependency, limit.name): limit for limit in limits}
+    named = {limit.name: keys.vendor_limit(environment, dependency, limit.name) for limit in limits}
+    spent = read_spent({named[limit.name]: limit.algorithm for limit in limits})
+    return {name: spent[key] for name, key in named.items() if key in spent}
 
-    def ask(pipeline: Pipeline, name: str) -> object:
-        if named[name].algorithm == Algorithm.CONCURRENCY:
-            return pipeline.zcount(name, now_us, "+inf")
+
+def read_spent(counters: Mapping[str, str]) -> dict[str, int]:
+    """Key -> what is spent, or the slots in use. ``counters``: key -> the algorithm of its limit.
+
+    A key is absent if its counter cannot be read.
+    """
+    now_us = time.time() * 1_000_000
+
+    def ask(pipeline: Pipeline, key: str) -> object:
+        if counters[key] == Algorithm.CONCURRENCY:
+            return pipeline.zcount(key, now_us, "+inf")
         # Windows and buckets are binary, and the client reads texts.
-        return pipeline.execute_command("GET", name, **{NEVER_DECODE: True})  # type: ignore[no-untyped-call]
+        return pipeline.execute_command("GET", key, **{NEVER_DECODE: True})  # type: ignore[no-untyped-call]
 
     try:
-        answers = ask_many(named, ask)
+        answers = ask_many(counters, ask)
     except redis.RedisError:
         return {}
-    found = {}
-    for name, limit in named.items():
-        spent = spent_of(limit.algorithm, answers.get(name), now_us)
-        if spent is not None:
-            found[limit.name] = spent
-    return found
+    spent = {key: spent_of(counters[key], answer, now_us) for key, answer in answers.items()}
+    return {key: amount for key, amount in spent.items() if amount is not None}
 
 
 def spent_of(algorithm: str, stored: Any, now_us: float) -> int | None:

@@ -19,6 +19,7 @@ from controlplane.policies.models import Dependency, Environment, Tenant, Tier
 from controlplane.postgres import transaction_lock
 from controlplane.redis.scripts import limits
 from controlplane.usage.budget_counters import BudgetCounter, counter_of
+from controlplane.usage.counter_keys import counter_key
 from controlplane.usage.models import CORRECTIONS_LOCK, BudgetCorrection, KnownBudget
 from controlplane.validation import Problems
 from fuseboard.contract import keys
@@ -70,7 +71,7 @@ def clear_counter(
         problems.add("limit", "Its slots belong to calls that run. They are free when the calls end.")
     counted = _counted_by(problems, row, found, values or {})
     problems.settle()
-    key = _key(row, found, tenant, dependency, counted)
+    key = counter_key(row.slug, found.name, tenant=tenant, dependency=dependency, counted=counted)
     kind = "tenant" if tenant else "dependency" if dependency else "subject"
     # The values are left out: they are a caller, and the audit is never deleted.
     about = {"limit": limit} | ({"dependency": dependency} if tenant and dependency else {})
@@ -181,38 +182,3 @@ def _counted_by(
         if values[dimension]:
             problems.add(dimension, "The limit does not count by this: leave it empty.")
     return found
-
-
-def _key(
-    row: Environment, limit: LimitColumns, tenant: str, dependency: str, counted: Mapping[str, str]
-) -> str:
-    if tenant and dependency:
-        return keys.dependency_quota(row.slug, dependency, tenant, limit.name)
-    if tenant:
-        root = _root(row, tenant)
-        values = tuple(counted.values())
-        if root == tenant:
-            return keys.tenant_quota(row.slug, tenant, limit.name, *values)
-        return keys.member_quota(row.slug, root, tenant, limit.name, *values)
-    if dependency:
-        return keys.vendor_limit(row.slug, dependency, limit.name)
-    if not counted:
-        return keys.service_limit(row.slug, limit.name)
-    digest = keys.values_digest(tuple(f"{dimension}={value}" for dimension, value in counted.items()))
-    return keys.subject_limit(row.slug, digest, limit.name)
-
-
-def _root(row: Environment, tenant: str) -> str:
-    """The topmost tenant above it, whose domain has its counters."""
-    root, seen = tenant, {tenant}
-    while True:
-        above = Tenant.objects.filter(environment=row, key=root, deleted=False).values_list(
-            "parent", flat=True
-        )
-        parent = above.first()
-        if not parent or parent in seen:
-            return root
-        if not Tenant.objects.filter(environment=row, key=parent, deleted=False).exists():
-            return root
-        root = parent
-        seen.add(parent)

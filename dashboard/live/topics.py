@@ -171,6 +171,7 @@ _FRAME_ONLY = (
     "dependency",
     "drills",
     "edit_freeze",
+    "envoy",
     "error_budgets",
     "explain",
     "help",

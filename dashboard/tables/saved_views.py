@@ -27,6 +27,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bulkheads": ("Bulkheads", ()),
     "costs": ("Costs", ("by", "month", "day", "model", "tenant", "service")),
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),
+    "envoy": ("Envoy", ()),
     "hot_keys": ("Hot keys", ()),
     "limits": ("Use now", ()),
     "locks": ("Locks", ()),

@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.phrases import amount_words
+from controlplane.policies.descriptors import read_text
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import WORDS
 from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import OPTIONAL_COLUMNS
+from dashboard.words.descriptor_lines import difference_of_rules
 from dashboard.words.limit_values import value_words
 from dashboard.words.rate_words import limits_calls_at_once, rate_words
 from dashboard.words.setting_lines import column_label, lower_first, setting_words, value_text
@@ -58,6 +60,8 @@ def change_words(change: Changed, before: Tiers = _no_tier, after: Tiers = _no_t
     """
     if change.kind == "template":
         return list(_template_lines(change.before or {}, change.after or {}))
+    if change.kind == "descriptors":
+        return list(_rule_lines(change.before or {}, change.after or {}))
     if change.kind != "tenant" or not change.before or not change.after:
         return list(_lines(change.before or {}, change.after or {}, {}, {}))
     had, has = (limits_in("quotas", fields).keys() for fields in (change.before, change.after))
@@ -133,6 +137,18 @@ def _template_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
     if not RATE.isdisjoint(moved):
         yield from _rate_lines("Rate", before, after, moved, ("", ""))
     yield from _other_lines("", before, after, [column for column in moved if column != "title"])
+
+
+def _rule_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
+    """The rules that differ between two files of descriptors."""
+    old, new = (read_text(fields.get("file", "")).domain for fields in (before, after))
+    found = difference_of_rules(old, new)
+    for change in found.changes:
+        yield ChangeWords(change.rule, change.before, change.after, fields="file")
+    if found.is_reordered:
+        yield ChangeWords("Order of rules", "", "changed", fields="file")
+    elif before and after and not found.changes and before["file"] != after["file"]:
+        yield ChangeWords("Text", "", "comments or spaces changed", fields="file")
 
 
 def _rate_lines(

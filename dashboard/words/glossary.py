@@ -24,6 +24,8 @@ GLOSSARY = (
     ("account", "A key at a vendor, with one bill. Its pools share its budgets, and stop with it."),
     ("hot key", "A quota with so many calls that pods lease parts of it, and ask Redis less often."),
     ("leased", "Calls that a pod charged in advance, and spends from its memory for at most half a second."),
+    ("descriptor", "What Envoy sends with a request to be counted: entries, each a key and a value."),
+    ("rule", "In a file for Envoy: which limit, quota or breaker decides a descriptor."),
     (
         "effective settings",
         "All values that apply to a tenant, each with its source, such as its tier or a template.",

@@ -33,6 +33,19 @@ from tests.dashboard.test_incident_pages import incident
 from tests.dashboard.test_weekly_page import LINE, PLAIN, SECTION
 from tests.people import ADA, BOB, OLGA
 
+#: With a long line, and a note about a difference from envoyproxy/ratelimit.
+_RULES = """domain: edge
+descriptors:
+  - key: tenant
+    means: tenant
+    descriptors:
+      - {key: a-long-key-of-a-descriptor-that-names-the-address, means: ip}
+  - {key: destination_cluster, value: "outbound|443||api.example.com", dependency: payments-api}
+  - key: generic_key
+    value: slow-path
+    rate_limit: {unit: week, requests_per_unit: 1000000, name: slow}
+    shadow_mode: true
+"""
 _WHY: dict[str, Any] = {"environment": "production", "reason": "CHG-4822 a new contract"}
 
 
@@ -43,6 +56,7 @@ def put_something_everywhere(limits: Any) -> None:
     edits.set_template(
         template="contract", limit=100, window_s=60, burst=20, expected_version=0, actor=BOB, **_WHY
     )
+    edits.set_descriptors(domain="edge", file=_RULES, expected_version=0, actor=BOB, **_WHY)
     _put_spending()
     put_suggestions()
     _put_runbook()

@@ -178,4 +178,6 @@ def _page_of(line: ChangeLine) -> str:
         return reverse("money_budget", args=[line.target])
     if line.target_kind in ("model", "ledger") and line.target:
         return reverse("model", args=[line.target])
+    if line.target_kind == "descriptors" and line.target:
+        return reverse("envoy_domain", args=[line.target])
     return reverse("tenant", query={"key": line.target}) if line.target_kind == "tenant" else ""

@@ -1,0 +1,185 @@
+"""The rules for descriptors of Envoy: the domains, the rules of one in words, and a descriptor to try."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods
+
+from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.editing import edits
+from controlplane.errors import InvalidEdit
+from controlplane.policies.descriptors import read_text, rules_in
+from controlplane.policies.models import Change, DescriptorFile
+from controlplane.status.descriptor_limits import DescriptorLimits, descriptor_limits
+from dashboard.edit_form import NOT_SENT, VersionForm, chosen_form, run_edit
+from dashboard.live.breakers import Breaker
+from dashboard.views.page import bounded_text, find_named, not_found, recent_live, show
+from dashboard.words.descriptor_lines import rule_lines
+from fuseboard.contract.descriptor_words import decision_text, path_text
+from fuseboard.contract.descriptors import DescriptorRules, Entry, Match
+
+#: A request has at most as many descriptors as are decided together.
+MAX_DESCRIPTORS = 50
+#: Characters of the descriptors that are tried.
+_MAX_TYPED = 20_000
+_MISSING = ("No such domain", "There are no rules for a domain with this name.")
+
+
+class RemoveForm(VersionForm):
+    def save(self) -> int:
+        self.then = reverse("envoy")
+        return edits.remove_descriptors(**self.common)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A descriptor that a person tries."""
+
+    text: str
+    rule: str
+    decision: str
+    left: DescriptorLimits
+    #: The breaker of the dependency that a call goes to, if it is known.
+    breaker: Breaker | None
+
+
+@require_GET
+@require_role("viewer")
+def envoy(request: HttpRequest) -> HttpResponse:
+    environment = environment_in(request)
+    rows = list(DescriptorFile.objects.filter(environment=environment).order_by("name"))
+    last = _last_changes(environment)
+    return show(
+        request,
+        "envoy",
+        "envoy.html",
+        rows=[{"name": row.name, "rules": rules_in(row.file), "last": last.get(row.name)} for row in rows],
+    )
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def envoy_domain(request: HttpRequest, name: str) -> HttpResponseBase:
+    """One domain: its rules, a form to try descriptors, and one to remove it.
+
+    What is tried is in the body of a POST, because addresses are logged.
+    """
+    row = _find(request, name)
+    if row is None:
+        return not_found(request, *_MISSING)
+    if request.method != "POST":
+        return _page(request, row=row)
+    if request.POST.get("act") == "try":
+        return _tried_page(request, row)
+    return require("edit_quota")(_edit)(request, row)
+
+
+@require_GET
+@require_role("viewer")
+def envoy_file(request: HttpRequest, name: str) -> HttpResponse:
+    """The text as it was saved, with its comments."""
+    row = _find(request, name)
+    if row is None:
+        return not_found(request, *_MISSING)
+    answer = HttpResponse(row.file, content_type="application/yaml; charset=utf-8")
+    answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{row.name}.yaml')}"
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def read_descriptors(text: str) -> list[list[Entry]]:
+    """One descriptor per line, each with entries like ``tenant=acme``. Raises ``InvalidEdit``."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise InvalidEdit({"descriptors": ["Enter a descriptor, such as tenant=acme."]})
+    if len(lines) > MAX_DESCRIPTORS:
+        raise InvalidEdit({"descriptors": [f"A request has at most {MAX_DESCRIPTORS} descriptors."]})
+    return [_entries(number, line) for number, line in enumerate(lines, 1)]
+
+
+def _entries(number: int, line: str) -> list[Entry]:
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise InvalidEdit({"descriptors": [f"Line {number}: close the quotation mark."]}) from None
+    found = []
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not key or not sign:
+            text = f"Line {number}: an entry is a key and a value, such as tenant=acme, not {word!r:.60}."
+            raise InvalidEdit({"descriptors": [text]})
+        found.append((key, value))
+    return found
+
+
+def _try(environment: str, row: DescriptorFile, typed: str) -> list[Tried]:
+    descriptors = read_descriptors(typed)
+    domain = read_text(row.file).domain
+    matches = DescriptorRules([domain] if domain is not None else []).match(row.name, descriptors)
+    breakers = {breaker.name: breaker for breaker in recent_live(environment).breakers}
+    return [
+        _tried(environment, row.name, descriptor, match, breakers)
+        for descriptor, match in zip(descriptors, matches, strict=True)
+    ]
+
+
+def _tried(
+    environment: str, domain: str, entries: Sequence[Entry], match: Match, breakers: Mapping[str, Breaker]
+) -> Tried:
+    rule = match.rule
+    return Tried(
+        text=" ".join(f"{key}={value}" for key, value in entries),
+        rule=path_text(match.path),
+        decision=decision_text(match),
+        left=descriptor_limits(environment, domain, match),
+        breaker=breakers.get(rule.dependency) if rule is not None and rule.dependency else None,
+    )
+
+
+def _tried_page(request: HttpRequest, row: DescriptorFile) -> HttpResponse:
+    typed = bounded_text(request.POST, "descriptors", most=_MAX_TYPED)
+    try:
+        tried = _try(environment_in(request), row, typed)
+    except InvalidEdit as error:
+        return _page(request, row=row, descriptors=typed, errors=error.errors, status=422)
+    return _page(request, row=row, descriptors=typed, tried=tried)
+
+
+def _edit(request: HttpRequest, row: DescriptorFile) -> HttpResponse:
+    form = chosen_form(request, {"remove": RemoveForm}, domain=row.name)
+    return run_edit(form, page=partial(_page, row=row, act=form.act))
+
+
+def _page(request: HttpRequest, *, row: DescriptorFile, status: int = 200, **sent: Any) -> HttpResponse:
+    file = read_text(row.file)
+    return show(
+        request,
+        "envoy",
+        "envoy_domain.html",
+        status=status,
+        row=row,
+        rules=rule_lines(file),
+        notes=file.notes,
+        last=_last_changes(row.environment_id).get(row.name),
+        **{**NOT_SENT, **sent},
+    )
+
+
+def _find(request: HttpRequest, name: str) -> DescriptorFile | None:
+    return find_named(DescriptorFile.objects.filter(environment=environment_in(request)), name)
+
+
+def _last_changes(environment: str) -> dict[str, Change]:
+    """Domain -> its last change. A change that is older than the history is absent."""
+    rows = Change.objects.filter(revision__environment=environment, kind="descriptors")
+    newest = rows.order_by("name", "-revision__number").distinct("name").select_related("revision")
+    return {change.name: change for change in newest.defer("before", "after")}

@@ -1,0 +1,96 @@
+"""Files of descriptors as pages show them: rules in words, and what differs between two files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fuseboard.contract.descriptor_file import DescriptorFile
+from fuseboard.contract.descriptor_words import meaning, path_text, rules_of
+from fuseboard.contract.descriptors import DescriptorDomain, DescriptorRule, Entry, Place, rule_text
+
+_Path = tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleLine:
+    place: Place
+    line: int
+    #: The rules above it, and its own key and value.
+    above: str
+    name: str
+    meaning: str
+    dependency: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleChange:
+    #: ``added``, ``changed`` or ``removed``.
+    what: str
+    rule: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDifference:
+    changes: tuple[RuleChange, ...]
+    #: Rules that both files have are in another order, which decides between two values with a ``*``.
+    is_reordered: bool
+
+    def number(self, what: str) -> int:
+        return sum(change.what == what for change in self.changes)
+
+    @property
+    def words(self) -> str:
+        """``2 rules added, 1 changed``."""
+        counts = [(self.number(what), what) for what in ("added", "changed", "removed")]
+        parts = [f"{number:,} {what}" for number, what in counts if number]
+        if not parts:
+            return "The order of rules changes" if self.is_reordered else "No rule changes"
+        return f"Rules: {', '.join(parts)}" + ("; the order changes" if self.is_reordered else "")
+
+
+def rule_lines(file: DescriptorFile) -> list[RuleLine]:
+    """Every rule in the order of the file. A file with problems has none."""
+    if file.domain is None:
+        return []
+    return [
+        RuleLine(
+            place=place,
+            line=file.lines[place],
+            above=path_text(path[:-1]),
+            name=rule_text(path[-1]),
+            meaning=meaning(path[-1]),
+            dependency=path[-1].dependency,
+        )
+        for place, path in rules_of(file.domain)
+    ]
+
+
+def difference_of_rules(before: DescriptorDomain | None, after: DescriptorDomain | None) -> FileDifference:
+    """``None`` for no rules."""
+    old, new = (dict(_by_path(domain)) if domain is not None else {} for domain in (before, after))
+    changes = [change for path in (*new, *(old.keys() - new.keys())) if (change := _change(path, old, new))]
+    both = [path for path in old if path in new]
+    return FileDifference(changes=tuple(changes), is_reordered=both != [path for path in new if path in old])
+
+
+def _by_path(domain: DescriptorDomain) -> Iterator[tuple[_Path, DescriptorRule]]:
+    for _, path in rules_of(domain):
+        yield tuple((rule.key, rule.value) for rule in path), replace(path[-1], then=())
+
+
+def _change(
+    path: _Path, old: dict[_Path, DescriptorRule], new: dict[_Path, DescriptorRule]
+) -> RuleChange | None:
+    before, after = old.get(path), new.get(path)
+    if before == after:
+        return None
+    what = "added" if before is None else "removed" if after is None else "changed"
+    return RuleChange(
+        what=what,
+        rule=" > ".join(f"{key}={value}" if value else key for key, value in path),
+        before=meaning(before) if before is not None else "",
+        after=meaning(after) if after is not None else "",
+    )
