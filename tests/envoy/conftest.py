@@ -1,6 +1,6 @@
 """Rate limit services with a real agent and a real Redis."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ def domain_of(text: str) -> DescriptorDomain:
     return file.domain
 
 
-def policy_of(*files: str, policy: Policy = POLICY, **changes: Any) -> Policy:
+def policy_of(
+    *files: str, domains: Iterable[DescriptorDomain] = (), policy: Policy = POLICY, **changes: Any
+) -> Policy:
     """``policy`` with the rules of these files. Its pods stay in contact with Redis on a busy machine."""
-    return replace(policy, descriptors=tuple(map(domain_of, files)), tuning=PATIENT, **changes)
+    descriptors = (*map(domain_of, files), *domains)
+    return replace(policy, descriptors=descriptors, tuning=PATIENT, **changes)
 
 
 class Envoy:

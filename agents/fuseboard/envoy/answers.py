@@ -73,7 +73,8 @@ def _status(asked: Asked, place: int, part: Decision | None) -> _Status:
         current = status.current_limit
         current.requests_per_unit, current.unit = shown.limit, number
         current.name = rule.name if rule is not None and limit is not None else shown.name
-    status.limit_remaining = min(max(0, shown.remaining or 0), UNLIMITED)
+    # The scripts count one call for a limit of 0 in shadow mode.
+    status.limit_remaining = min(max(0, shown.remaining or 0), shown.limit)
     if not part.retry_after_ms:
         status.duration_until_reset.seconds = _reset_s(shown, limit)
     return status
