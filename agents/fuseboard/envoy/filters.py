@@ -268,7 +268,12 @@ def _grpc_cluster(grpc: Address | str, tls: Tls | None) -> str:
     secured = [] if tls is None else [_mutual_tls(tls)]
     if isinstance(grpc, str):
         return _cluster(_NAME, [_pipe(grpc)], "STATIC", _HTTP2, *secured)
-    return _cluster(_NAME, [_address(grpc)], _type(grpc), _HTTP2, *secured)
+    kind = _type(grpc)
+    if kind == "STRICT_DNS":
+        # Each connection has one address. A thread of Envoy has one connection for its filters and its log,
+        # so outcomes reach the process that gave the permit.
+        kind = "LOGICAL_DNS"
+    return _cluster(_NAME, [_address(grpc)], kind, _HTTP2, *secured)
 
 
 def _cluster(name: str, addresses: list[str], kind: str, *more: str) -> str:
