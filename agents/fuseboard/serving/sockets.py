@@ -17,7 +17,7 @@ def unix_socket(path: str) -> socket.socket:
 
     It has its mode before any process can connect.
     """
-    _remove_unused(path)
+    remove_unused(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(path)
@@ -37,7 +37,8 @@ def peer_uid(sock: socket.socket | None) -> int | None:
     return uid
 
 
-def _remove_unused(path: str) -> None:
+def remove_unused(path: str) -> None:
+    """Remove the socket at ``path`` if no process listens on it. Raises ``OSError``."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return  # bind names the problem

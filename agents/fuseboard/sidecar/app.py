@@ -5,7 +5,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from time import monotonic
@@ -27,6 +27,7 @@ from fuseboard.sidecar.routes import Guarded, Sidecar
 if TYPE_CHECKING:
     from fuseboard.envoy.access_log import AccessLog
     from fuseboard.envoy.bridge import Bridge
+    from fuseboard.envoy.grpc_server import GrpcListener, GrpcServer
     from fuseboard.envoy.service import RateLimitService
 
 logger = logging.getLogger("fuseboard.sidecar")
@@ -54,6 +55,8 @@ class Options(Struct, frozen=True, kw_only=True):
     unix: str | None = None
     #: The unix socket of Envoy's filters.
     envoy_unix: str | None = None
+    #: Where Envoy's filters ask over gRPC.
+    envoy_grpc: "GrpcListener | None" = None
     #: Users that may use the unix sockets; none for all that their mode admits.
     uids: frozenset[int] = frozenset()
     probes: Address | None = None
@@ -77,6 +80,7 @@ class Running(Struct, frozen=True):
     envoy: "RateLimitService | None" = None
     #: The outcomes that Envoy's access log brings.
     access_log: "AccessLog | None" = None
+    grpc: "GrpcServer | None" = None
 
 
 @asynccontextmanager
@@ -92,7 +96,9 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
         port = probes_port = 0
         envoy: RateLimitService | None = None
         log: AccessLog | None = None
+        grpc: GrpcServer | None = None
         more: Metrics = tuple
+        servers = AsyncExitStack()
         try:
             if options.listen is not None:
                 service = Guarded(sidecar, LoopbackAccess(options.token))
@@ -101,19 +107,23 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             if options.unix is not None:
                 service = Guarded(sidecar, UnixAccess(options.uids))
                 await _listens("--unix", options.unix, listeners.listen_unix(service, local, options.unix))
-            if options.envoy_unix is not None:
+            if options.envoy_unix is not None or options.envoy_grpc is not None:
                 envoy, log, more = _for_envoy(agent, sidecar)
-                filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
-                connections += (filters,)
-                service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
-                to_envoy = listeners.listen_unix(service, filters, options.envoy_unix)
-                await _listens("--envoy-unix", options.envoy_unix, to_envoy)
+                if options.envoy_unix is not None:
+                    filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
+                    connections += (filters,)
+                    service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
+                    to_envoy = listeners.listen_unix(service, filters, options.envoy_unix)
+                    await _listens("--envoy-unix", options.envoy_unix, to_envoy)
+                if options.envoy_grpc is not None:
+                    grpc = await _serve_grpc(servers, envoy, log, options.envoy_grpc)
             if options.probes is not None:
                 probes = Probes(agent, sidecar, connections, more)
                 listening = listeners.listen_tcp(probes, Connections(_FEW), *options.probes)
                 probes_port = await _listens("--probes", options.probes, listening)
-            yield Running(agent, sidecar, connections, port, probes_port, envoy, log)
+            yield Running(agent, sidecar, connections, port, probes_port, envoy, log, grpc)
         finally:
+            await servers.aclose()
             await listeners.stop()
             # Before the agent stops: it sends what is left to report.
             await sidecar.stop()
@@ -138,6 +148,19 @@ def _bridge(service: "RateLimitService", log: "AccessLog") -> "Bridge":
     return Bridge(service, log)
 
 
+async def _serve_grpc(
+    servers: AsyncExitStack, service: "RateLimitService", log: "AccessLog", listener: "GrpcListener"
+) -> "GrpcServer":
+    """A sidecar behind a bridge needs no gRPC."""
+    from fuseboard.envoy.bridge import methods
+    from fuseboard.envoy.grpc_server import GrpcServer, serving
+
+    started = serving(methods(service, log), listener, body_bytes=ENVOY_BODY_BYTES)
+    entering = servers.enter_async_context(started)
+    server: GrpcServer = await _listens("--envoy-grpc", listener.address, entering)
+    return server
+
+
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
     """Decide on until the application has left, or ``leave`` is set.
 
@@ -145,12 +168,15 @@ async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
     an ordinary container the signal comes to both at once, and the application ends its work first. Its
     clients may close their connections between two requests, so calls without a report are waited for, too.
     """
-    sidecar = running.sidecar
+    sidecar, grpc = running.sidecar, running.grpc
     sidecar.stopping = True
     begun = quiet_since = monotonic()
     while (now := monotonic()) < begun + drain_s and now < quiet_since + QUIET_S and not leave.is_set():
         if any(map(len, running.connections)) or len(sidecar.permits) or len(sidecar.holds):
             quiet_since = now
+        elif grpc is not None:
+            # gRPC does not count its connections.
+            quiet_since = now if grpc.active else max(quiet_since, grpc.since)
         await asyncio.sleep(_LOOK_S)
 
 
@@ -188,13 +214,23 @@ def _addresses(started: Running, options: Options) -> list[str]:
         lines.append(f"listening on unix:{options.unix}")
     if options.envoy_unix is not None:
         lines.append(f"listening for Envoy on unix:{options.envoy_unix}")
+    if options.envoy_grpc is not None and started.grpc is not None:
+        address = options.envoy_grpc.address
+        where = (
+            f"unix:{address}" if isinstance(address, str) else _host_and_port(address[0], started.grpc.port)
+        )
+        lines.append(f"listening for Envoy on {where}, over gRPC")
     if options.probes is not None:
         lines.append(f"probes and metrics on {_url(options.probes[0], started.probes_port)}")
     return lines
 
 
 def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http://{_host_and_port(host, port)}"
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _listens(option: str, address: Address | str, listening: Awaitable[Any]) -> Any:

@@ -1,0 +1,169 @@
+"""The real Envoy asks a sidecar: over HTTP/1.1 by its own bridge, and over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from fuseboard import AgentSettings, Mode
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Policy
+from fuseboard.envoy.grpc_server import GrpcListener
+from fuseboard.sidecar.app import Options, Running, running
+from tests.agents.published import publish
+from tests.agents.servers import TENANTS
+from tests.agents.test_local_breaker import held_open
+from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
+from tests.envoy.rules import (
+    ACME,
+    CALLS_ERROR,
+    CALLS_OK,
+    CALLS_OVER,
+    ERROR,
+    HOUR_S,
+    OK,
+    OVER,
+    PATIENTLY,
+    hourly,
+    policy,
+)
+from tests.waiting import eventually
+
+pytestmark = needs_envoy
+
+
+class Stack:
+    """Envoys in front of one application, each with a sidecar."""
+
+    def __init__(self, app: Application, envoys: list[Envoy], sidecars: list[Running]) -> None:
+        self.app, self.envoys, self.sidecars = app, envoys, sidecars
+        self.envoy = envoys[0]
+
+    async def get(self, **headers: str) -> Any:
+        return await self.envoy.http.get("/", headers=ACME | headers)
+
+
+Stacked = Callable[..., AbstractAsyncContextManager[Stack]]
+
+
+@pytest.fixture(params=["unix", "grpc"])
+def stacked(request: Any, limits: redis.Redis, redis_url: str, tmp_path: Path) -> Stacked:
+    """Publishes a policy, and starts Envoys with what ``fuseboard envoy-config`` prints."""
+
+    @asynccontextmanager
+    async def start(policy: Policy, *options: str, envoys: int = 1) -> AsyncIterator[Stack]:
+        publish(limits, policy, revision=7, tenants=dict(TENANTS))
+        async with AsyncExitStack() as stack:
+            app = await stack.enter_async_context(application())
+            proxies, sidecars = [], []
+            for number in range(envoys):
+                folder = tmp_path / f"edge-{number}"
+                folder.mkdir()
+                settings = AgentSettings(redis_url=redis_url, server=folder.name, state_dir=folder / "state")
+                path = str(folder / "socket")
+                if request.param == "unix":
+                    started = running(settings, Options(listen=None, envoy_unix=path))
+                    where = ("--unix", path)
+                else:
+                    started = running(settings, Options(listen=None, envoy_grpc=GrpcListener(address=path)))
+                    where = ("--grpc", f"unix:{path}")
+                sidecar = await stack.enter_async_context(started)
+                await eventually(lambda agent=sidecar.agent: agent.mode is Mode.SHARED)  # type: ignore[misc]
+                sidecars.append(sidecar)
+                config = config_of(
+                    *("--full", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+                    *("--upstream", f"127.0.0.1:{app.port}", *where, *PATIENTLY, *options),
+                )
+                proxies.append(await stack.enter_async_context(serving(config, folder / "envoy")))
+            yield Stack(app, proxies, sidecars)
+
+    return start
+
+
+async def test_a_tenant_over_its_quota_gets_429_with_our_headers_and_body(stacked: Stacked) -> None:
+    async with stacked(policy(hourly(2))) as stack:
+        answers = [await stack.get() for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert [answer.text for answer in answers[:2]] == ["served"] * 2
+        refused = answers[2]
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert 0 < int(refused.headers["retry-after"]) <= HOUR_S
+        assert refused.headers["ratelimit-policy"].startswith('"calls";q=2;')
+        assert (refused.json()["status"], refused.json()["reason"]) == (429, "quota")
+        assert stack.app.served == 2
+        assert await stack.envoy.counters(OK, OVER, ERROR, CALLS_OK) == (2, 1, 0, 3)
+
+
+async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
+    stacked: Stacked, limits: redis.Redis
+) -> None:
+    rules = policy(hourly(3))
+    async with stacked(rules) as stack:
+        assert (await stack.get()).status_code == 200
+        # An operator holds the breaker open.
+        publish(limits, held_open(rules, 600), revision=8, tenants=dict(TENANTS))
+        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 8)
+        for _ in range(5):
+            refused = await stack.get()
+            assert (refused.status_code, refused.json()["reason"]) == (503, "forced_open")
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert int(refused.headers["retry-after"]) > 0
+            assert "x-envoy-ratelimited" not in refused.headers
+        # The operator resets it.
+        limits.set(keys.override("production", "payments"), "none 0 9")
+        publish(limits, rules, revision=9, tenants=dict(TENANTS))
+        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 9)
+        answers = [(await stack.get()).status_code for _ in range(3)]
+        assert answers == [200, 200, 429]
+        assert stack.app.served == 3
+        assert (await stack.envoy.counters(CALLS_OVER, CALLS_ERROR, ERROR)) == (5, 0, 0)
+
+
+async def test_the_next_request_obeys_an_edited_quota(stacked: Stacked, limits: redis.Redis) -> None:
+    async with stacked(policy(hourly(1))) as stack:
+        assert [(await stack.get()).status_code for _ in range(2)] == [200, 429]
+        publish(limits, policy(hourly(3)), revision=8, tenants=dict(TENANTS))
+        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 8)
+        assert [(await stack.get()).status_code for _ in range(3)] == [200, 200, 429]
+
+
+async def test_tokens_are_checked_before_a_call_and_charged_after_it(stacked: Stacked) -> None:
+    async with stacked(policy(hourly(100, "tokens")), "--tokens-header", "x-tokens") as stack:
+        # A response without the header is not charged.
+        assert (await stack.get()).status_code == 200
+        stack.app.headers = {"x-tokens": "60"}
+        assert (await stack.get()).status_code == 200
+        # 40 are left, and a call may spend more than that.
+        stack.app.headers = {"x-tokens": "321"}
+        assert (await stack.get()).status_code == 200
+
+        async def is_refused() -> bool:
+            status: int = (await stack.get()).status_code
+            return status == 429
+
+        stack.app.headers = {}
+        await eventually(is_refused)
+        served = stack.app.served
+        assert (await stack.get()).status_code == 429
+        assert stack.app.served == served
+        assert (await stack.envoy.counters(ERROR)) == (0,)
+
+
+async def test_two_envoys_with_a_sidecar_each_never_exceed_a_limit(stacked: Stacked) -> None:
+    limit, requests = 300, 1_000
+    options = ("--failure-mode-deny", "--breaker-domain", "off")
+    async with stacked(policy(hourly(limit)), *options, envoys=2) as stack:
+        asked = [stack.envoys[number % 2].http.get("/", headers=ACME) for number in range(requests)]
+        answers = await asyncio.gather(*asked)
+        errors = 0
+        for envoy in stack.envoys:
+            errors += (await envoy.counters(ERROR))[0]
+        statuses = [answer.status_code for answer in answers]
+        assert {*statuses} <= {200, 429, 500}
+        # Envoy may stop waiting for a decision that spends: each such request hides at most one.
+        assert limit - errors <= stack.app.served <= limit
+        assert statuses.count(200) == stack.app.served
