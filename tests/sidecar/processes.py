@@ -40,7 +40,8 @@ class Process:
 
 
 @contextmanager
-def sidecar(redis_url: str, folder: Path, *options: str) -> Iterator[Process]:
+def sidecar(redis_url: str, folder: Path, *options: str, **more: str) -> Iterator[Process]:
+    """``more`` are further variables."""
     token_file = folder / "token"
     token_file.write_text("secret\n")
     variables = {
@@ -53,7 +54,7 @@ def sidecar(redis_url: str, folder: Path, *options: str) -> Iterator[Process]:
     process = subprocess.Popen(
         [sys.executable, "-m", "fuseboard", "sidecar", *LISTEN, *options],
         cwd=ROOT,
-        env=kept | variables,
+        env=kept | variables | more,
         stdout=subprocess.PIPE,
         text=True,
     )

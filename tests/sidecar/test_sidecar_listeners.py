@@ -20,6 +20,7 @@ from fuseboard.sidecar import app
 from fuseboard.sidecar.access import UnixAccess
 from fuseboard.sidecar.app import Options
 from fuseboard.sidecar.probes import FIGURES
+from fuseboard.sidecar.supervisor import ANSWERING, RESTARTS
 from tests.agents.servers import POLICY
 from tests.sidecar.conftest import Beside
 from tests.waiting import PATIENCE_S, eventually
@@ -200,4 +201,4 @@ class TestProbes:
 
 def test_the_page_has_every_figure() -> None:
     named = set(re.findall(r"`(fuseboard_sidecar_[a-z_]+)`", PAGE))
-    assert named == {figure.series for figure, _ in FIGURES}
+    assert named == {figure.series for figure in (*(figure for figure, _ in FIGURES), ANSWERING, RESTARTS)}

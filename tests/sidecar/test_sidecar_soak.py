@@ -35,8 +35,8 @@ def policy() -> Policy:
     return msgspec.structs.replace(POLICY, tiers=tiers, subject_limits=(PER_ADDRESS,), tuning=PATIENT)
 
 
-def resident_mib(one: Process) -> float:
-    pages = int(Path(f"/proc/{one.process.pid}/statm").read_text().split()[1])
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -59,7 +59,7 @@ async def test_hostile_input_leaves_a_sidecar_small_and_able_to_decide(
         await peers.press(acts=SHORT_ACTS)
         assert peers.done >= SHORT_ACTS
         assert decides(one)
-        assert resident_mib(one) < MOST_MIB
+        assert resident_mib(one.process.pid) < MOST_MIB
 
 
 @pytest.mark.soak
@@ -73,7 +73,7 @@ async def test_memory_stays_flat_through_an_hour_of_hostile_input(
         peers, begun = hostile(one, socket), monotonic()
         pressing = asyncio.create_task(peers.press(for_s=SOAK_S))
         while not (await asyncio.wait({pressing}, timeout=LOOK_S))[0]:
-            samples.append(resident_mib(one))
+            samples.append(resident_mib(one.process.pid))
             sys.stdout.write(f"{monotonic() - begun:.0f} s: {peers.done} acts, RSS {samples[-1]:.1f} MiB\n")
             sys.stdout.flush()
         pressing.result()

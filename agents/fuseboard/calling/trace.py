@@ -31,6 +31,12 @@ def trace_id() -> str:
     return trace_of(header()) if header is not None else ""
 
 
+def traceparent() -> str:
+    """The header of the request that is served, for whoever serves a part of it; empty without one."""
+    header = _header.get()
+    return header() if header is not None else ""
+
+
 def trace_of(traceparent: str) -> str:
     """The trace id in a ``traceparent``; empty when it has none."""
     found = _TRACEPARENT.fullmatch(traceparent.strip()[:_MAX_LETTERS])

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ctl.run(given, parser)
     try:
         if given.command == "sidecar":
-            return sidecar.run(given)
+            return sidecar.run(given, sys.argv[1:] if arguments is None else arguments)
         # A log line of the agent on stderr would look like a finding.
         logging.getLogger("fuseboard").addHandler(logging.NullHandler())
         if given.command == "envoy":

@@ -3,17 +3,22 @@
 import argparse
 import logging
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import MAX_SUBJECTS, PREFIX, AgentSettings
 
 if TYPE_CHECKING:
     from fuseboard.envoy.grpc_server import GrpcListener, MutualTls
+    from fuseboard.sidecar.peers import Place
 
 _ABOUT = """Answer the questions of an application in any language, over HTTP on loopback.
 
@@ -24,6 +29,8 @@ file of the token that the application sends. docs/sidecar.md describes the requ
 #: The default of ``--most-subjects`` beside one application, which has less memory than a service.
 _BESIDE_AN_APP = 2_000
 _BOUND_VARIABLE = f"{PREFIX}MOST_SUBJECTS"
+
+_MAX_WORKERS = 64
 
 #: The value of an option for no such listener.
 _OFF = "off"
@@ -101,6 +108,15 @@ def add_to(commands: Any) -> None:
         help="serve all pods of a node: without bulkheads, local rates and shedding, which protect one pod",
     )
     sidecar.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="serve with so many processes, each a separate agent; needs --shared or --envoy-unix",
+    )
+    # The process of --workers passes it to each of its workers.
+    sidecar.add_argument("--worker", help=argparse.SUPPRESS)
+    sidecar.add_argument(
         "--probes",
         default="0.0.0.0:7481",
         metavar="HOST:PORT",
@@ -126,16 +142,21 @@ def add_to(commands: Any) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
-    """0 after SIGTERM. Raises ``Misconfigured``."""
+def run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """0 after SIGTERM. ``arguments`` are those of this process. Raises ``Misconfigured``."""
     if find_spec("httptools") is None:
         raise Misconfigured("the sidecar needs httptools: pip install 'fuseboard[sidecar]'")
     # Here, so that the other commands need no httptools.
     from fuseboard.serving.sockets import KNOWS_PEERS
-    from fuseboard.sidecar import app
+    from fuseboard.sidecar import app, supervisor
     from fuseboard.sidecar.access import TenantNames, address_of, loopback_of, token_of
+    from fuseboard.sidecar.peers import Place
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    place = None if given.worker is None else msgspec.json.decode(given.worker, type=Place)
+    of_worker = "" if place is None else f" worker {place.number}"
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s %(levelname)s{of_worker} %(name)s %(message)s"
+    )
     listen = None if given.listen == _OFF else loopback_of(given.listen)
     answers_envoy = given.envoy_unix is not None or given.envoy_grpc is not None
     if listen is None and given.unix is None and not answers_envoy:
@@ -153,6 +174,14 @@ def run(given: argparse.Namespace) -> int:
         raise Misconfigured("--shared needs --unix: loopback is that of one pod, and a node has many")
     if given.uid and ((given.unix is None and given.envoy_unix is None) or not KNOWS_PEERS):
         raise Misconfigured("--uid needs --unix or --envoy-unix, and Linux")
+    if not 1 <= given.workers <= _MAX_WORKERS:
+        raise Misconfigured(f"--workers must be 1 to {_MAX_WORKERS}")
+    if given.workers > 1 and not (given.shared or given.envoy_unix):
+        raise Misconfigured(
+            "--workers needs --shared or --envoy-unix: what protects one pod would count in each worker alone"
+        )
+    if given.workers > 1 and given.envoy_grpc is not None:
+        raise Misconfigured("--envoy-grpc is served by one process: use --envoy-unix with --workers")
     if not 0 <= given.drain_s <= 600:
         raise Misconfigured("--drain-s must be 0 to 600 seconds")
     options = app.Options(
@@ -165,12 +194,25 @@ def run(given: argparse.Namespace) -> int:
         tenants=TenantNames(given.tenants) if given.tenants else None,
         probes=None if given.probes == _OFF else address_of("--probes", given.probes),
         drain_s=given.drain_s,
+        place=place,
     )
     usual = MAX_SUBJECTS if given.shared else _BESIDE_AN_APP
     most = given.most_subjects or os.environ.get(_BOUND_VARIABLE) or str(usual)
     settings = AgentSettings.from_env({**os.environ, _BOUND_VARIABLE: most})
-    app.run(replace(settings, serves_node=given.shared), options)
+    settings = replace(settings, serves_node=given.shared)
+    if place is not None:
+        app.run(_of_worker(settings, place), options)
+    elif given.workers > 1:
+        supervisor.run(settings, options, [sys.executable, "-m", "fuseboard", *arguments], given.workers)
+    else:
+        app.run(settings, options)
     return 0
+
+
+def _of_worker(settings: AgentSettings, place: "Place") -> AgentSettings:
+    """Each worker is an agent with its own name and its own files."""
+    folder = None if settings.state_dir is None else settings.state_dir / f"worker-{place.number}"
+    return replace(settings, server=place.server, state_dir=folder)
 
 
 def _grpc(given: argparse.Namespace) -> "GrpcListener | None":

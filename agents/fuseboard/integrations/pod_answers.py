@@ -7,6 +7,9 @@ from fuseboard.integrations.problem import Headers
 
 Answer = tuple[int, Headers, bytes]
 
+#: The content type of metrics.
+METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
 
 class Describes(Protocol):
     """``fuseboard.Agent`` and ``fuseboard.blocking.Agent``."""
@@ -29,7 +32,7 @@ def resilience_answer(agent: Describes) -> Answer:
 
 
 def metrics_answer(agent: Describes) -> Answer:
-    return _answer(200, "text/plain; version=0.0.4; charset=utf-8", agent.metrics_text().encode())
+    return _answer(200, METRICS_TEXT, agent.metrics_text().encode())
 
 
 def _json(status: int, content: dict[str, Any]) -> Answer:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,8 @@ from fuseboard.serving.http1 import Bounds, Connections
 from fuseboard.serving.listeners import Listeners
 from fuseboard.settings import AgentSettings
 from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
-from fuseboard.sidecar.probes import Probes
+from fuseboard.sidecar.peers import Place
+from fuseboard.sidecar.probes import Private, Probes
 from fuseboard.sidecar.routes import Guarded, Sidecar
 
 if TYPE_CHECKING:
@@ -35,8 +37,12 @@ logger = logging.getLogger("fuseboard.sidecar")
 #: A sidecar that stops leaves when its application has had no connection for this time.
 QUIET_S = 1.0
 _LOOK_S = 0.05
+#: A worker writes this line when it decides.
+READY = "ready"
+#: The other workers, which hand reports on, and the process that started them all.
+PRIVATE = Bounds(body_bytes=2 * 2**20, idle_s=3_600.0)
 #: Probes and scrapes. Anyone may ask, so each connection has one request and little time.
-_FEW = Bounds(connections=64, idle_s=5.0, keeps_open=False)
+FEW = Bounds(connections=64, idle_s=5.0, keeps_open=False)
 
 #: The bytes of a request of Envoy, whose descriptors may have long values.
 ENVOY_BODY_BYTES = 64 * 1024
@@ -65,6 +71,8 @@ class Options(Struct, frozen=True, kw_only=True):
     #: How long the application is waited for when the sidecar stops.
     drain_s: float = 5.0
     bounds: Bounds = Bounds()
+    #: The place of a worker among the others; ``None`` for a sidecar of one process.
+    place: Place | None = None
 
 
 class Running(Struct, frozen=True):
@@ -91,7 +99,8 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
     tcp, local = Connections(options.bounds), Connections(options.bounds)
     connections: tuple[Connections, ...] = (tcp, local)
     async with Agent(settings=settings) as agent:
-        sidecar = Sidecar(agent, tenants=options.tenants)
+        place = options.place
+        sidecar = Sidecar(agent, tenants=options.tenants, place=place)
         listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
         envoy: RateLimitService | None = None
@@ -102,25 +111,33 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
         try:
             if options.listen is not None:
                 service = Guarded(sidecar, LoopbackAccess(options.token))
-                listening = listeners.listen_tcp(service, tcp, *options.listen)
-                port = await _listens("--listen", options.listen, listening)
+                host, port = options.listen
+                if place is not None:
+                    port = place.port
+                listening = listeners.listen_tcp(service, tcp, host, port, shares_port=place is not None)
+                port = await listens("--listen", options.listen, listening)
             if options.unix is not None:
                 service = Guarded(sidecar, UnixAccess(options.uids))
-                await _listens("--unix", options.unix, listeners.listen_unix(service, local, options.unix))
+                opening = _listen_unix(listeners, service, local, options.unix, place)
+                await listens("--unix", options.unix, opening)
             if options.envoy_unix is not None or options.envoy_grpc is not None:
                 envoy, log, more = _for_envoy(agent, sidecar)
                 if options.envoy_unix is not None:
                     filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
                     connections += (filters,)
                     service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
-                    to_envoy = listeners.listen_unix(service, filters, options.envoy_unix)
-                    await _listens("--envoy-unix", options.envoy_unix, to_envoy)
+                    opening = _listen_unix(listeners, service, filters, options.envoy_unix, place)
+                    await listens("--envoy-unix", options.envoy_unix, opening)
                 if options.envoy_grpc is not None:
                     grpc = await _serve_grpc(servers, envoy, log, options.envoy_grpc)
-            if options.probes is not None:
-                probes = Probes(agent, sidecar, connections, more)
-                listening = listeners.listen_tcp(probes, Connections(_FEW), *options.probes)
-                probes_port = await _listens("--probes", options.probes, listening)
+            probes = Probes(agent, sidecar, connections, more)
+            if place is not None:
+                own, private = place.socket(place.number), Private(sidecar, probes)
+                opening = listeners.listen_unix(private, Connections(PRIVATE), own)
+                await listens("the private socket", own, opening)
+            elif options.probes is not None:
+                listening = listeners.listen_tcp(probes, Connections(FEW), *options.probes)
+                probes_port = await listens("--probes", options.probes, listening)
             yield Running(agent, sidecar, connections, port, probes_port, envoy, log, grpc)
         finally:
             await servers.aclose()
@@ -157,8 +174,19 @@ async def _serve_grpc(
 
     started = serving(methods(service, log), listener, body_bytes=ENVOY_BODY_BYTES)
     entering = servers.enter_async_context(started)
-    server: GrpcServer = await _listens("--envoy-grpc", listener.address, entering)
+    server: GrpcServer = await listens("--envoy-grpc", listener.address, entering)
     return server
+
+
+async def _listen_unix(
+    listeners: Listeners, service: Guarded, connections: Connections, path: str, place: Place | None
+) -> None:
+    """A worker accepts from the socket that all share."""
+    if place is None:
+        await listeners.listen_unix(service, connections, path)
+    else:
+        shared = socket.socket(fileno=place.unix_fds[path])
+        await listeners.accept_from(service, connections, shared)
 
 
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
@@ -172,7 +200,8 @@ async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
     sidecar.stopping = True
     begun = quiet_since = monotonic()
     while (now := monotonic()) < begun + drain_s and now < quiet_since + QUIET_S and not leave.is_set():
-        if any(map(len, running.connections)) or len(sidecar.permits) or len(sidecar.holds):
+        elsewhere = 0 if sidecar.peers is None else len(sidecar.peers)
+        if any(map(len, running.connections)) or len(sidecar.permits) or len(sidecar.holds) or elsewhere:
             quiet_since = now
         elif grpc is not None:
             # gRPC does not count its connections.
@@ -182,7 +211,7 @@ async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:
 
 def run(settings: AgentSettings, options: Options) -> None:
     """Until SIGTERM or SIGINT. Raises ``Misconfigured``."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_until_signalled(settings, options))
 
 
@@ -197,8 +226,14 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
     # A person at a terminal does not wait.
     loop.add_signal_handler(signal.SIGINT, at_once)
     async with running(settings, options) as started:
-        for line in _addresses(started, options):
-            sys.stdout.write(f"{line}\n")
+        if options.place is None:
+            grpc_port = 0 if started.grpc is None else started.grpc.port
+            lines = addresses(options, started.port, started.probes_port, grpc_port)
+        else:
+            lines = [READY]
+            # The process that started this worker has its other end: the worker ends when that does.
+            loop.add_reader(sys.stdin.fileno(), stop.set)
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         logger.info("sidecar.started: %s", settings)
         await stop.wait()
@@ -206,26 +241,25 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
         await drain(started, options.drain_s, leave)
 
 
-def _addresses(started: Running, options: Options) -> list[str]:
+def addresses(options: Options, port: int, probes_port: int, grpc_port: int = 0) -> list[str]:
+    """The lines that name the listeners."""
     lines = []
     if options.listen is not None:
-        lines.append(f"listening on {_url(options.listen[0], started.port)}")
+        lines.append(f"listening on {url_of(options.listen[0], port)}")
     if options.unix is not None:
         lines.append(f"listening on unix:{options.unix}")
     if options.envoy_unix is not None:
         lines.append(f"listening for Envoy on unix:{options.envoy_unix}")
-    if options.envoy_grpc is not None and started.grpc is not None:
+    if options.envoy_grpc is not None:
         address = options.envoy_grpc.address
-        where = (
-            f"unix:{address}" if isinstance(address, str) else _host_and_port(address[0], started.grpc.port)
-        )
+        where = f"unix:{address}" if isinstance(address, str) else _host_and_port(address[0], grpc_port)
         lines.append(f"listening for Envoy on {where}, over gRPC")
     if options.probes is not None:
-        lines.append(f"probes and metrics on {_url(options.probes[0], started.probes_port)}")
+        lines.append(f"probes and metrics on {url_of(options.probes[0], probes_port)}")
     return lines
 
 
-def _url(host: str, port: int) -> str:
+def url_of(host: str, port: int) -> str:
     return f"http://{_host_and_port(host, port)}"
 
 
@@ -233,7 +267,8 @@ def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _listens(option: str, address: Address | str, listening: Awaitable[Any]) -> Any:
+async def listens(option: str, address: Address | str, listening: Awaitable[Any]) -> Any:
+    """Return the result of ``listening``. Raises ``Misconfigured``, with the address, for its ``OSError``."""
     try:
         return await listening
     except OSError as error:
@@ -241,7 +276,7 @@ async def _listens(option: str, address: Address | str, listening: Awaitable[Any
         raise Misconfigured(f"{option} {named} cannot be used: {error.strerror or error}") from None
 
 
-def _loop_factory() -> Callable[[], Any] | None:
+def loop_factory() -> Callable[[], Any] | None:
     """That of uvloop if it is installed."""
     if find_spec("uvloop") is None:
         return None

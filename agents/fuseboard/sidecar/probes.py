@@ -1,6 +1,7 @@
 """The second listener: probes of the kubelet and metrics. It decides nothing, and anyone may ask."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.contract.pod_figures import PodFigure
@@ -63,6 +64,10 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
         lambda sidecar, _: sidecar.reports.invalid,
     ),
     (
+        _figure("handed.on.lost", "Messages that could not be handed on to another worker.", total=True),
+        lambda sidecar, _: 0 if sidecar.peers is None else sidecar.peers.lost,
+    ),
+    (
         _figure("settlements.cut", "Costs beyond what a call can have cost, which were cut.", total=True),
         lambda sidecar, _: sidecar.reports.cut,
     ),
@@ -76,6 +81,18 @@ FIGURES: tuple[tuple[PodFigure, Callable[[Sidecar, _Those], int]], ...] = (
         lambda sidecar, _: sidecar.holds.displaced,
     ),
 )
+
+
+PATHS = ("/healthz", "/readyz", "/metrics")
+HEALTHY = Answer(200, b'{"healthy": true}')
+STOPPING = Answer(503, b'{"ready": false, "because": "the sidecar is stopping"}')
+
+
+def refuse(request: Request) -> Answer | None:
+    """The answer to a request that is no probe and no scrape."""
+    if request.path not in PATHS:
+        return answers.problem(404, "unknown-path", "this listener answers /healthz, /readyz and /metrics")
+    return None if request.method in ("GET", "HEAD") else answers.problem(405, "method", "use GET")
 
 
 class Probes:
@@ -92,18 +109,14 @@ class Probes:
         self._agent, self._sidecar, self._connections, self._more = agent, sidecar, connections, more
 
     def handle(self, request: Request) -> Answer:
-        if request.path not in ("/healthz", "/readyz", "/metrics"):
-            return answers.problem(
-                404, "unknown-path", "this listener answers /healthz, /readyz and /metrics"
-            )
-        if request.method not in ("GET", "HEAD"):
-            return answers.problem(405, "method", "use GET")
+        if (refused := refuse(request)) is not None:
+            return refused
         if request.path == "/healthz":
-            return Answer(200, b'{"healthy": true}')
+            return HEALTHY
         if request.path == "/metrics":
             return _without_length(pod_answers.metrics_answer(self._agent), more=self._figures())
         if self._sidecar.stopping:
-            return Answer(503, b'{"ready": false, "because": "the sidecar is stopping"}')
+            return STOPPING
         return _without_length(pod_answers.readiness_answer(self._agent))
 
     def _figures(self) -> str:
@@ -114,6 +127,18 @@ class Probes:
         for figure, read in FIGURES:
             yield from family(figure, [((), read(self._sidecar, self._connections))], server)
         yield from self._more()
+
+
+class Private:
+    """Answers the other workers, and the process that started them all."""
+
+    problem = staticmethod(answers.problem)
+
+    def __init__(self, sidecar: Sidecar, probes: Probes) -> None:
+        self._sidecar, self._probes = sidecar, probes
+
+    def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        return (self._probes if request.path in PATHS else self._sidecar).handle(request)
 
 
 def _without_length(answer: pod_answers.Answer, *, more: str = "") -> Answer:

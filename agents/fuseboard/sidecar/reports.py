@@ -11,10 +11,18 @@ from msgspec import MsgspecError, Raw
 from msgspec.json import Decoder
 
 from fuseboard.agent import Agent
-from fuseboard.contract.sidecar import MAX_ELAPSED_MS, MAX_TEXT, CallError, InvalidReport, Report
+from fuseboard.contract.sidecar import (
+    MAX_ELAPSED_MS,
+    MAX_TEXT,
+    REPORTS_PATH,
+    CallError,
+    InvalidReport,
+    Report,
+)
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import report_answer
+from fuseboard.sidecar.peers import Peers
 from fuseboard.sidecar.permits import Kept
 
 logger = logging.getLogger("fuseboard.sidecar")
@@ -40,8 +48,8 @@ _decode = Decoder(Report).decode
 
 
 class Reports:
-    def __init__(self, agent: Agent, permits: Kept[Permit]) -> None:
-        self._agent, self._permits = agent, permits
+    def __init__(self, agent: Agent, permits: Kept[Permit], peers: Peers | None = None) -> None:
+        self._agent, self._permits, self._peers = agent, permits, peers
         #: Reports of permits that had ended, those that could not be read, and amounts that were cut to what
         #: a call can have cost.
         self.unknown = self.invalid = self.cut = 0
@@ -51,7 +59,9 @@ class Reports:
         accepted, unknown = 0, []
         for report in reports:
             permit = self._permits.take(report.permit)
-            if permit is None:
+            if permit is None and self._hands_on(report):
+                accepted += 1
+            elif permit is None:
                 unknown.append(report.permit)
             else:
                 accepted += 1
@@ -62,6 +72,10 @@ class Reports:
                     self._agent.report(permit, Outcome.NEUTRAL)
         self.unknown += len(unknown)
         return accepted, tuple(unknown)
+
+    def _hands_on(self, report: Report) -> bool:
+        """Whether another worker has the permit, and gets the report."""
+        return self._peers is not None and self._peers.hand_on(report.permit, REPORTS_PATH, report)
 
     def read(self, raw: Iterable[Raw]) -> tuple[tuple[Report, ...], tuple[InvalidReport, ...]]:
         """The reports, and those that cannot be read: one odd answer of a vendor costs no other report."""

@@ -32,6 +32,7 @@ from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import answers, openapi
 from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.operators import Operators
+from fuseboard.sidecar.peers import Peers, Place
 from fuseboard.sidecar.permits import Kept
 from fuseboard.sidecar.reports import UNREADABLE, Reports
 from fuseboard.subject import NO_SUBJECT, Ask, Subject
@@ -86,15 +87,23 @@ class Sidecar:
     """One agent, and what applications have of its decisions. Belongs to the loop of the agent."""
 
     def __init__(
-        self, agent: Agent, *, tenants: TenantNames | None = None, most_waiting: int = MAX_WAITING
+        self,
+        agent: Agent,
+        *,
+        tenants: TenantNames | None = None,
+        most_waiting: int = MAX_WAITING,
+        place: Place | None = None,
     ) -> None:
         self._agent, self._tenants, self._most_waiting = agent, tenants, most_waiting
+        #: The other workers; ``None`` if there are none.
+        self.peers = None if place is None else Peers(place)
+        permits, holds = ("p", "h") if place is None else (place.letters("p"), place.letters("h"))
         # An expired permit frees its slot and its probe. What was spent stays spent.
-        self.permits = Kept[Permit]("p", lambda permit: agent.report(permit, Outcome.NEUTRAL))
+        self.permits = Kept[Permit](permits, lambda permit: agent.report(permit, Outcome.NEUTRAL))
         agent.sidecar_figures.permits = self._permit_counters
         # A limit frees the slots of an expired request itself, after its window.
-        self.holds = Kept[Decision]("h", lambda decision: None)
-        self.reports = Reports(agent, self.permits)
+        self.holds = Kept[Decision](holds, lambda decision: None)
+        self.reports = Reports(agent, self.permits, self.peers)
         self.waiting = 0
         #: Admissions that got no decision, because too many waited.
         self.busy = 0
@@ -162,6 +171,8 @@ class Sidecar:
         for decision in self.holds.take_all():
             self._agent.finish(decision)
         await self.operators.stop()
+        if self.peers is not None:
+            await self.peers.stop()
 
     def _read_reports(self, body: bytes) -> _Read:
         try:
@@ -286,7 +297,7 @@ class Sidecar:
     def _finish(self, asked: Finish, request: Request) -> Answer:
         decision = self.holds.take(asked.hold)
         if decision is None:
-            return answers.json_answer(Accepted(accepted=0, unknown=(asked.hold,)))
+            return self._hand_on(asked.hold, contract.FINISH_PATH, asked)
         estimates: dict[str, int] = {}
         for charge in decision.charges:
             estimates |= charge.demand.amounts()
@@ -299,9 +310,15 @@ class Sidecar:
         taken: Permit | Decision | None
         taken = self.permits.take(asked.permit) if asked.permit else self.holds.take(asked.hold or "")
         if taken is None:
-            return answers.json_answer(Accepted(accepted=0, unknown=(asked.permit or asked.hold or "",)))
+            return self._hand_on(asked.permit or asked.hold or "", contract.GIVE_BACK_PATH, asked)
         self._end_unused(taken)
         return answers.json_answer(Accepted(accepted=1))
+
+    def _hand_on(self, name: str, path: str, asked: Finish | GiveBack) -> Answer:
+        """The answer to an end of what is not here: another worker may have it."""
+        if self.peers is not None and self.peers.hand_on(name, path, asked):
+            return answers.json_answer(Accepted(accepted=1))
+        return answers.json_answer(Accepted(accepted=0, unknown=(name,)))
 
     def _explain(self, asked: AskExplanation, request: Request) -> _Answering:
         return self._refuse_tenant(asked.tenant) or self._explained(asked)
