@@ -1,7 +1,8 @@
 """Breakers of calls through a real Envoy: its access log says how they end."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -10,13 +11,18 @@ import redis
 import yaml
 from msgspec.structs import replace
 
+from fuseboard import AgentSettings, Mode
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Tier
+from fuseboard.envoy.grpc_server import GrpcListener
+from fuseboard.sidecar.app import Options, Running, running
 from tests.agents.limit_kinds import window
-from tests.agents.servers import POLICY
+from tests.agents.published import publish
+from tests.agents.servers import POLICY, TENANTS
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.conftest import Envoy as Service
 from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
+from tests.envoy.rules import PATIENTLY
 from tests.waiting import eventually
 
 pytestmark = needs_envoy
@@ -42,7 +48,7 @@ BREAKER = BreakerPolicy(
     successes_to_close=1,
     probe_lease_ms=5_000,
 )
-VENDOR = window(50, 3_600, "calls")
+VENDOR = window(500, 3_600, "calls")
 TENANT = window(2, 3_600, "requests")
 
 Change = Any
@@ -66,7 +72,7 @@ async def envoys(
     """One Envoy for each of these nodes, all in front of one application and one service."""
     text = config_of(
         *("--full", "--unix", service.path, "--upstream", f"127.0.0.1:{app.port}"),
-        *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--timeout-ms", "1000"),
+        *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *PATIENTLY),
     )
     if change is not None:
         config = yaml.safe_load(text)
@@ -145,6 +151,63 @@ async def test_failures_of_one_envoy_stop_no_other(answering: Answering, tmp_pat
         await eventually(lambda: state(limits) == "open")
 
 
+class Balancer:
+    """A virtual address with two processes behind it: each connection goes to the next one."""
+
+    def __init__(self, *ports: int) -> None:
+        self._ports, self.connections = ports, 0
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = self._ports[self.connections % len(self._ports)]
+        self.connections += 1
+        answers, requests = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(self._copy(reader, requests), self._copy(answers, writer))
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while part := await source.read(65_536):
+                target.write(part)
+                await target.drain()
+        target.close()
+
+
+async def test_the_log_reaches_the_process_that_gave_the_permit(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+):
+    """Two replicas over gRPC. A thread of Envoy has one connection for its filters and its log."""
+    publish(limits, policy(), revision=7, tenants=dict(TENANTS))
+    listener = GrpcListener(address=("127.0.0.1", 0))
+    async with AsyncExitStack() as stack:
+        replicas: list[Running] = []
+        for name in ("rls-1", "rls-2"):
+            settings = AgentSettings(redis_url=redis_url, server=name, state_dir=tmp_path / name)
+            options = Options(listen=None, envoy_grpc=listener)
+            replicas.append(await stack.enter_async_context(running(settings, options)))
+        await eventually(lambda: all(one.agent.mode is Mode.SHARED for one in replicas))
+        balancer = Balancer(*(one.grpc.port for one in replicas if one.grpc is not None))
+        server = await asyncio.start_server(balancer.connect, "127.0.0.1", 0)
+        stack.callback(server.close)
+        app = await stack.enter_async_context(application())
+        text = config_of(
+            *("--full", "--grpc", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", *PATIENTLY),
+            *("--upstream", f"127.0.0.1:{app.port}", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+        )
+        envoy = await stack.enter_async_context(serving(text, tmp_path / "envoy", threads=4, node="edge-1"))
+        for _ in range(2):
+            answers = await asyncio.gather(*(envoy.http.get("/") for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+        logs = [one.access_log for one in replicas if one.access_log is not None]
+        await eventually(lambda: sum(log.outcomes for log in logs) == 40)
+        assert sum(log.unknown for log in logs) == 0
+        app.status = 500
+
+        async def refused() -> bool:
+            return (await envoy.http.get("/")).status_code == 503
+
+        await eventually(refused)
+        assert state(limits) == "open"
+
+
 async def test_attempts_are_charged_and_refusals_of_the_limits_give_back(
     answering: Answering, tmp_path: Path
 ):
@@ -176,7 +239,7 @@ async def test_attempts_are_charged_and_refusals_of_the_limits_give_back(
             return permit.decision.limits[0].remaining
 
         # Three attempts, two good calls, and the one that asks.
-        await eventually(left, accept=lambda remaining: remaining == 50 - 3 - 2 - 1)
+        await eventually(left, accept=lambda remaining: remaining == 500 - 3 - 2 - 1)
 
 
 async def test_without_the_log_permits_expire(answering: Answering, tmp_path: Path):
