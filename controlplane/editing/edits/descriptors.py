@@ -1,7 +1,11 @@
 """Edits of the rules for descriptors of Envoy."""
 
+from hashlib import sha256
+
 from controlplane.audit.actor import Actor
 from controlplane.editing.edits.edit_entity import put_edit, remove_entity, save_call
+from controlplane.policies.descriptors import rules_in
+from controlplane.policies.fields import Fields
 
 
 def set_descriptors(
@@ -19,7 +23,7 @@ def set_descriptors(
     of the file and its line.
     """
     edit = put_edit(environment, "descriptors", domain, expected_version, {"file": file})
-    return save_call(edit, reason=reason, actor=actor)
+    return save_call(edit, reason=reason, actor=actor, audited=_audited)
 
 
 def remove_descriptors(
@@ -33,4 +37,12 @@ def remove_descriptors(
         version=expected_version,
         reason=reason,
         actor=actor,
+        audited=_audited,
     )
+
+
+def _audited(fields: Fields) -> Fields:
+    """What the audit stores of a text: the history of revisions has the text itself."""
+    text = fields["file"]
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return {"rules": rules_in(text), "sha256": digest, "version": fields["version"]}

@@ -270,11 +270,13 @@ def remove_entity(
     base: int | None = None,
     version: int | None = None,
     kept: Collection[str] = (),
+    audited: Callable[[Fields], Fields] = dict,
 ) -> int:
     """Remove a tier, a tenant, a dependency or a model that nothing refers to. Return the revision.
 
     Raises ``EditConflict`` if another person changed it after revision ``base``, or if its row has another
-    ``version``. The audit shows the fields that are ``kept`` in the row of a removed tenant.
+    ``version``. ``audited`` picks the fields that the audit stores, and the audit shows those that are
+    ``kept`` in the row of a removed tenant.
     """
     check_reason(reason)
     edit = EntityEdit(environment, kind, name, version=version)
@@ -293,7 +295,7 @@ def remove_entity(
             raise InvalidEdit({"name": [error.message for error in errors.found[:5]]}) from errors
         if kind == "dependency":
             _check_unused(environment, name)
-        before = {**present, "version": _version_of(edit)}
+        before = audited({**present, "version": _version_of(edit)})
         write_changes(revision, [Changed(kind, name, present, None)])
         left = {field: present[field] for field in kept if field in present}
         revision.audit(

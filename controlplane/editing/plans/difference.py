@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import unified_diff
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,8 @@ from controlplane.policies.state import names_of, read_state, tenants_following
 
 #: The most things that a text lists. The rest is counted.
 MAX_SHOWN = 200
+#: Longer texts are not compared line by line: it takes the square of their length.
+_MAX_COMPARED = 3_000
 
 _SIGNS = {"created": "+", "changed": "~", "removed": "-"}
 
@@ -113,7 +116,10 @@ class Difference:
             yield f"{_SIGNS[what(change)]} {change.kind} {change.name}"
             if change.after is not None:
                 for field, (before, after) in different(change.before, change.after).items():
-                    yield f"    {field}: {_change(before, after)}"
+                    if change.kind == "descriptors":
+                        yield from _text_lines(before or "", after)
+                    else:
+                        yield f"    {field}: {_change(before, after)}"
         if len(self.changes) > most:
             yield f"... and {len(self.changes) - most:,} more"
         for text in self.notes:
@@ -158,6 +164,18 @@ def _change(before: Any, after: Any) -> str:
     if before is None:
         return _word(after)
     return f"{_word(before)} -> {'removed' if after is None else _word(after)}"
+
+
+def _text_lines(before: str, after: str) -> Iterator[str]:
+    """The lines of a text that change, at most ``MAX_SHOWN``; of a very long text, only how many it has."""
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) > _MAX_COMPARED:
+        yield f"    {len(old):,} lines -> {len(new):,} lines"
+        return
+    lines = [line.rstrip() for line in unified_diff(old, new, n=1, lineterm="")][2:]
+    yield from (f"    {line}" for line in lines[:MAX_SHOWN])
+    if len(lines) > MAX_SHOWN:
+        yield f"    ... and {len(lines) - MAX_SHOWN:,} more lines"
 
 
 def _item(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Rules for Envoy: from an edit, a file or the API to the policy of pods, and back."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -85,7 +86,9 @@ def test_the_rules_reach_pods_and_the_text_stays_as_it_was_written(edit: dict[st
     assert published_policy().descriptors == (read_file(EDGE).domain, read_file(MESH).domain)
     assert DescriptorFile.objects.get(name="edge").file == EDGE
     entry = Entry.objects.get(action="descriptors.created", target_name="edge")
-    assert entry.after == {"file": EDGE, "version": 1}
+    digest = sha256(EDGE.encode()).hexdigest()
+    # The history of revisions has the text.
+    assert entry.after == {"rules": 2, "sha256": digest, "version": 1}
     edits.remove_descriptors(domain="mesh", **edit)
     assert published_policy().descriptors == (read_file(EDGE).domain,)
 
@@ -173,6 +176,25 @@ def test_an_exported_text_is_readable(edit: dict[str, Any]) -> None:
     put(edit, "edge", EDGE)
     exported = "".join(export_plan("production"))
     assert "descriptors:\n  edge:\n    file: |2+\n      # Who limits the edge: team platform.\n" in exported
+
+
+def test_a_plan_shows_the_lines_that_change(edit: dict[str, Any]) -> None:
+    put(edit, "edge", EDGE)
+
+    def shown(text: str) -> list[str]:
+        plan = plan_from_document({"descriptors": {"edge": {"file": text}}})
+        return difference("production", plan).to_text().splitlines()[1:]
+
+    assert shown(EDGE.replace("value: api", "value: web")) == [
+        "~ descriptors edge",
+        "    @@ -7,3 +7,3 @@",
+        "       - key: cluster",
+        "    -    value: api",
+        "    +    value: web",
+        "         dependency: openai",
+    ]
+    assert shown(EDGE + "#\n" * 3_000)[1:] == ["    9 lines -> 3,009 lines"]
+    assert shown(EDGE + "#\n" * 500)[-1] == "    ... and 302 more lines"
 
 
 def test_a_plan_names_the_domain_and_the_line_in_its_file(edit: dict[str, Any]) -> None:
