@@ -7,6 +7,7 @@ from tools.demo.story import (
     alerts,
     backlogs,
     drills,
+    envoy,
     imports,
     incidents,
     learned,
@@ -24,7 +25,7 @@ from tools.demo.story import (
     sidecar,
     survival,
 )
-from tools.demo.story.chapter import Chapter, CheckFailed, Checkpoint
+from tools.demo.story.chapter import Chapter, CheckFailed, Checkpoint, CheckSkipped
 
 #: Run by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` come before and after them.
 BASE = (
@@ -64,6 +65,8 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("learned-limit", learned.learned_limit),
     Checkpoint("learned-liar", learned.learned_liar),
     Checkpoint("sidecar", sidecar.sidecar),
+    Checkpoint("envoy-429", envoy.envoy_429, may_skip=True),
+    Checkpoint("envoy-503", envoy.envoy_503, may_skip=True),
     Checkpoint("reconciled", reconciliation.reconciled),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),
@@ -76,4 +79,4 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("incident-report", incidents.incident_report),
 )
 
-__all__ = ["BASE", "MORE", "Chapter", "CheckFailed", "Checkpoint"]
+__all__ = ["BASE", "MORE", "Chapter", "CheckFailed", "CheckSkipped", "Checkpoint"]

@@ -22,11 +22,17 @@ class CheckFailed(Exception):
     """A checkpoint failed; the message says what it saw."""
 
 
+class CheckSkipped(Exception):
+    """A checkpoint cannot run on this machine; the message says what it needs."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     name: str
     #: Returns the evidence; raises ``CheckFailed``.
     tell: Callable[["Chapter"], str]
+    #: Whether it may raise ``CheckSkipped``.
+    may_skip: bool = False
 
 
 @dataclass(frozen=True)

@@ -39,16 +39,22 @@ def act(chapter: Chapter, act: str, reason: str, *, refused_because: Collection[
     """Send the override form; milliseconds until each pod refuses for one of these reasons; "" means that
     it calls.
     """
-    operator = chapter.browser("operator")
-    form = operator.form(f"/breakers/{DEPENDENCY}", "act", "reason", "lasts")
     with chapter.watch(DEPENDENCY, STORYTELLER) as watch:
-        sent = time.monotonic()
-        done = operator.send(form, act=act, reason=reason, lasts="15")
-        if done.status_code != 200:
-            raise CheckFailed(f"the form answered {done.status_code}: {done.text[:300]}")
+        sent = send_override(chapter, DEPENDENCY, act, reason)
         return watch.first(
             "call again" if "" in refused_because else "refuse",
             lambda answer: answer.status == 200 and answer.refused_because in refused_because,
             since=sent,
             within_s=5,
         )
+
+
+def send_override(chapter: Chapter, dependency: str, act: str, reason: str) -> float:
+    """Send the form of a breaker; ``time.monotonic()`` from just before."""
+    operator = chapter.browser("operator")
+    form = operator.form(f"/breakers/{dependency}", "act", "reason", "lasts")
+    sent = time.monotonic()
+    done = operator.send(form, act=act, reason=reason, lasts="15")
+    if done.status_code != 200:
+        raise CheckFailed(f"the form answered {done.status_code}: {done.text[:300]}")
+    return sent

@@ -1,7 +1,6 @@
 """A program in another language shares a vendor's limit with a pod in Python, and obeys an operator."""
 
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -10,21 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import msgspec
 
 import fuseboard
 from controlplane.editing import edits
-from controlplane.embedded.children import free_port, last_lines, spawn, stop
+from controlplane.embedded.children import last_lines, spawn, stop
 from controlplane.installation import FOLDER as PROJECT
-from controlplane.policies.models import Dependency
 from fuseboard import blocking
 from fuseboard.contract.words import Algorithm, FailurePolicy, Outcome
-from tools.demo.processes import Process
-from tools.demo.scenario import ZONES
 from tools.demo.seed import DIRECTOR, ENVIRONMENT
 from tools.demo.story.asking import another_pod
+from tools.demo.story.carrier import register_dependency, sidecar_beside
 from tools.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.story.operator import send_override
 from tools.demo.windows import surely_in_one_window
 
 NAME = "storefront"
@@ -98,19 +95,7 @@ def _judge(own: list[Call], other: list[Call], language: str) -> str:
 def _register() -> int:
     """The dependency with its limit; returns the revision that has it."""
     usual: dict[str, Any] = {"environment": ENVIRONMENT, "reason": _REASON, "actor": DIRECTOR}
-    if not Dependency.objects.filter(environment__slug=ENVIRONMENT, name=DEPENDENCY).exists():
-        edits.create_dependency(
-            dependency=DEPENDENCY,
-            kind="external",
-            title="Parcel tracking",
-            owner="logistics-team",
-            fallback_note="The last known place of the parcel is shown.",
-            timeout_ms=2_000,
-            protection=None,
-            runbook=None,
-            breaker=None,
-            **usual,
-        )
+    register_dependency(DEPENDENCY, "Parcel tracking", "The last known place of the parcel is shown.")
     return edits.set_vendor_limit(
         dependency=DEPENDENCY,
         name="contract",
@@ -142,12 +127,8 @@ def _call_for(agent: blocking.Agent, for_s: float) -> list[Call]:
 
 def _act(chapter: Chapter, calls: Calls, act: str, how: str, *, within_s: float) -> float:
     """Send the form of the breaker; milliseconds until the first such call of the other program."""
-    operator = chapter.browser("operator")
-    form = operator.form(f"/breakers/{DEPENDENCY}", "act", "reason", "lasts")
-    sent = time.time() * 1000
-    done = operator.send(form, act=act, reason=_REASON, lasts="15")
-    if done.status_code != 200:
-        raise CheckFailed(f"the form answered {done.status_code}: {done.text[:300]}")
+    to_wall_clock = time.time() - time.monotonic()
+    sent = (send_override(chapter, DEPENDENCY, act, _REASON) + to_wall_clock) * 1000
 
     def times_ms() -> list[float]:
         return [call.decided - sent for call in calls() if call.asked >= sent and call.how == how]
@@ -159,21 +140,9 @@ def _act(chapter: Chapter, calls: Calls, act: str, how: str, *, within_s: float)
 @contextmanager
 def _beside(chapter: Chapter, revision: int) -> Iterator[dict[str, str]]:
     """A sidecar that decides by this revision; the variables of the program beside it."""
-    processes, token_file = chapter.demo.processes, chapter.demo.folder / f"{NAME}.token"
-    token = secrets.token_urlsafe(18)
-    token_file.write_text(token)
-    environment = chapter.demo.environment_of_pod(NAME, service=NAME, zone=ZONES[0])
-    arguments = ["-m", "fuseboard", "sidecar", "--probes", "off", "--listen", "127.0.0.1:{port}"]
-    process = Process(NAME, arguments, environment | {"FUSEBOARD_SIDECAR_TOKEN_FILE": str(token_file)})
-    process.port = free_port()
-    processes.add(process)
-    try:
-        processes.begin(NAME)
-        headers = {"authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=5.0, trust_env=False) as client:
-            chapter.until("the sidecar to decide", lambda: _decides(client, revision), within_s=20)
+    with sidecar_beside(chapter, NAME, DEPENDENCY, revision) as (url, token_file):
         yield {
-            "SIDECAR_URL": process.url,
+            "SIDECAR_URL": url,
             "SIDECAR_TOKEN_FILE": str(token_file),
             # A call without a decision is outside of the limit: on a busy machine, the program waits longer.
             "SIDECAR_TIMEOUT_MS": "10000",
@@ -181,21 +150,6 @@ def _beside(chapter: Chapter, revision: int) -> Iterator[dict[str, str]]:
             "VENDOR_URL": f"{chapter.demo.url('vendor')}/{DEPENDENCY}/call",
             "PAUSE_MS": str(int(_PAUSE_S * 1000)),
         }
-    finally:
-        processes.stop(NAME)
-        del processes.by_name[NAME]
-        token_file.unlink()
-
-
-def _decides(client: httpx.Client, revision: int) -> bool:
-    try:
-        answer = client.post("/v1/calls", json={"dependency": DEPENDENCY})
-    except httpx.TransportError:
-        return False
-    decision = answer.raise_for_status().json()
-    if decision["allowed"]:
-        client.post("/v1/give-back", json={"permit": decision["permit"]})
-    return bool(decision["mode"] == "shared" and decision["revision"] >= revision)
 
 
 @contextmanager

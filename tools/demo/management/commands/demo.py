@@ -18,7 +18,7 @@ from tools.demo.scenario import DEPENDENCIES, FLAKY
 from tools.demo.seed import seed
 from tools.demo.services import Demo
 from tools.demo.shutdown import clean_exit
-from tools.demo.story import BASE, MORE, Chapter, CheckFailed, Checkpoint
+from tools.demo.story import BASE, MORE, Chapter, CheckFailed, Checkpoint, CheckSkipped
 
 #: The dashboard's port, if it is free.
 WEB_PORT = 8000
@@ -116,7 +116,7 @@ class Command(BaseCommand):
 
     def _run_checkpoints(self, demo: Demo, checkpoints: tuple[Checkpoint, ...]) -> None:
         """Run every checkpoint in turn, even after one has failed. Exit with an error if any failed."""
-        failed = []
+        failed, skipped = [], 0
         try:
             demo.open(say)
         except DidNotStart as failure:
@@ -129,6 +129,10 @@ class Command(BaseCommand):
             try:
                 self._say("ok", checkpoint.name, checkpoint.tell(chapter))
             except Exception as error:
+                if checkpoint.may_skip and isinstance(error, CheckSkipped):
+                    self._say("skip", checkpoint.name, str(error))
+                    skipped += 1
+                    continue
                 reason = str(error) if isinstance(error, CheckFailed) else repr(error)
                 self._say("FAIL", checkpoint.name, reason)
                 failed.append(checkpoint.name)
@@ -138,9 +142,9 @@ class Command(BaseCommand):
         except CheckFailed as error:
             self._say("FAIL", "clean-exit", str(error))
             failed.append("clean-exit")
-        self.stdout.write(
-            f"{len(checkpoints) + 2 - len(failed)} of {len(checkpoints) + 2} checkpoints, {self._elapsed()}"
-        )
+        count = len(checkpoints) + 2
+        passed, left_out = count - len(failed) - skipped, f", {skipped} skipped" if skipped else ""
+        self.stdout.write(f"{passed} of {count} checkpoints{left_out}, {self._elapsed()}")
         if failed:
             raise CommandError(f"Failed: {', '.join(failed)}. Logs: {demo.processes.logs}")
 
