@@ -1,14 +1,17 @@
 """Files of descriptors as pages show them: rules in words, and what differs between two files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from controlplane.fleet.descriptor_figures import RuleFigures
 from fuseboard.contract.descriptor_file import DescriptorFile
+from fuseboard.contract.descriptor_tallies import rule_of
 from fuseboard.contract.descriptor_words import meaning, path_text, rules_of
 from fuseboard.contract.descriptors import DescriptorDomain, DescriptorRule, Entry, Place, rule_text
 
+_NOT_ASKED = RuleFigures(asked=0, refused=0, shadow=0)
 _Path = tuple[Entry, ...]
 
 
@@ -21,6 +24,7 @@ class RuleLine:
     name: str
     meaning: str
     dependency: str
+    figures: RuleFigures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +55,11 @@ class FileDifference:
         return f"Rules: {', '.join(parts)}" + ("; the order changes" if self.is_reordered else "")
 
 
-def rule_lines(file: DescriptorFile) -> list[RuleLine]:
-    """Every rule in the order of the file. A file with problems has none."""
+def rule_lines(file: DescriptorFile, figures: Mapping[str, RuleFigures]) -> list[RuleLine]:
+    """Every rule in the order of the file. A file with problems has none.
+
+    ``figures``: as ``DomainFigures.rules``.
+    """
     if file.domain is None:
         return []
     return [
@@ -63,6 +70,7 @@ def rule_lines(file: DescriptorFile) -> list[RuleLine]:
             name=rule_text(path[-1]),
             meaning=meaning(path[-1]),
             dependency=path[-1].dependency,
+            figures=figures.get(rule_of(path), _NOT_ASKED),
         )
         for place, path in rules_of(file.domain)
     ]

@@ -89,6 +89,20 @@ def put_figures(**document: Any) -> None:
     )
 
 
+def put_asked(domain: str, rules: dict[str, list[int]], *unmatched: list[Any], gateway: str = "g1") -> None:
+    """What Envoy asked for a minute ago: rule -> asked, refused, shadow; and keys, asked, values."""
+    from controlplane.fleet.models import DescriptorFigures
+
+    total = sum(asked for _, asked, _ in unmatched)
+    step = {"rules": rules, "unmatched": list(unmatched), "unmatched_total": total}
+    DescriptorFigures.objects.create(
+        gateway=gateway,
+        environment="production",
+        domain=domain,
+        document={"steps": [[time.time() - 60, step]]},
+    )
+
+
 def notify() -> None:
     with connection.cursor() as cursor:
         cursor.execute(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from fleet_rows import breaker, put_server
+from fleet_rows import breaker, put_asked, put_server
 from refused_samples import put_samples
 
 from controlplane.accounts.saved_views import save_view
@@ -57,6 +57,8 @@ def put_something_everywhere(limits: Any) -> None:
         template="contract", limit=100, window_s=60, burst=20, expected_version=0, actor=BOB, **_WHY
     )
     edits.set_descriptors(domain="edge", file=_RULES, expected_version=0, actor=BOB, **_WHY)
+    put_asked("edge", {"tenant": [41_200, 380, 0]}, ["user_agent > path", 90, ["curl > /v1/{id}", "a > /"]])
+    put_asked("egde", {}, ["a-long-key-without-a-rule-of-any-domain > path", 7, ["x > /"]])
     _put_spending()
     put_suggestions()
     _put_runbook()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils.html import escape
+from fleet_rows import put_asked
 
 from controlplane.editing import edits
 from controlplane.policies.models import DescriptorFile
@@ -63,7 +64,7 @@ def test_a_domain_is_added_changed_exported_and_removed(log_in: Any) -> None:
     assert row().file == FILE
     shown = text(client.get(answer["Location"]))
     assert "Undo" in shown
-    assert "tenant > remote_address" in shown.replace("&gt;", ">")
+    assert "tenant > remote_address" in shown
     assert "10 per hour, in calendar hours of UTC" in shown
     assert "4 rules, version 1." in shown
     assert "by ada" in shown
@@ -150,8 +151,10 @@ def test_a_wrong_file_is_refused_with_each_line_and_kept(log_in: Any, file: str,
 
 
 def test_a_new_domain_needs_a_name_that_is_free(log_in: Any) -> None:
-    put()
     client = log_in("ada")
+    assert "domain: edge" in text(client.get("/envoy/new"))
+    put()
+    assert "domain: another-domain" in text(client.get("/envoy/new"))
     again = {"act": "save", "file": FILE, **WHY}
     assert "There are rules for the domain edge already" in text(client.post("/envoy/new", again), 422)
     wrong = {"act": "save", "file": "domain: 'two words'\n", "reason": ""}
@@ -254,3 +257,31 @@ def test_an_unknown_domain_has_no_page(log_in: Any) -> None:
         client.post(WHERE, {"act": "remove"}),
     ):
         assert answer.status_code == 404
+
+
+def test_what_envoy_asked_for_is_beside_each_rule(log_in: Any) -> None:
+    put()
+    unmatched = ["path > user_agent", 7, ["/v1/{id} > curl"]]
+    put_asked("edge", {"tenant > remote_address": [1_200, 30, 0], "path=/slow": [10, 0, 4]}, unmatched)
+    put_asked("edge", {"tenant > remote_address": [34, 1, 0], "gone": [9, 9, 0]}, gateway="g2")
+    put_asked("egde", {}, ["tenant", 3, ["<b>"]])
+    client = log_in("vera")
+    shown = text(client.get(WHERE))
+    assert "limits that count by it decide 1,234 31 0 7" in shown
+    assert "10 per hour, in calendar hours of UTC 10 0 4 9" in shown
+    assert "tenant decide 0 0 0 4" in shown
+    assert "7 descriptors, allowed, and counted by no limit" in shown
+    assert "path > user_agent /v1/{id} > curl 7" in shown
+    listed = text(client.get("/envoy"))
+    assert "edge 4 1,260 40 7" in listed
+    assert "Domains without rules" in listed
+    assert "egde tenant <b> 3" in listed
+
+
+def test_a_domain_that_nobody_asked_for_says_so(log_in: Any) -> None:
+    put()
+    client = log_in("vera")
+    assert "Envoy sent no descriptor without a rule." in text(client.get(WHERE))
+    listed = text(client.get("/envoy"))
+    assert "edge 4 0 0 0" in listed
+    assert "Domains without rules" not in listed

@@ -1,6 +1,7 @@
 """The rules for descriptors of Envoy: the domains, the rules of one in words, and a descriptor to try."""
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
+from controlplane.fleet.descriptor_figures import DomainFigures, asked_lately
 from controlplane.policies.descriptors import read_text, rules_in
 from controlplane.policies.models import Change, DescriptorFile
 from controlplane.status.descriptor_limits import DescriptorLimits, descriptor_limits
@@ -56,13 +58,33 @@ class Tried:
 def envoy(request: HttpRequest) -> HttpResponse:
     environment = environment_in(request)
     rows = list(DescriptorFile.objects.filter(environment=environment).order_by("name"))
-    last = _last_changes(environment)
+    last, asked = _last_changes(environment), asked_lately(environment, time.time())
+    names = {row.name for row in rows}
     return show(
         request,
         "envoy",
         "envoy.html",
-        rows=[{"name": row.name, "rules": rules_in(row.file), "last": last.get(row.name)} for row in rows],
+        rows=[_line(row, asked.of(row.name), last.get(row.name)) for row in rows],
+        since=asked.since,
+        unknown=[
+            (found.domain, one)
+            for found in asked.domains
+            if found.domain not in names
+            for one in found.unmatched
+        ],
     )
+
+
+def _line(row: DescriptorFile, figures: DomainFigures, last: Change | None) -> dict[str, Any]:
+    by_rule = figures.rules.values()
+    return {
+        "name": row.name,
+        "rules": rules_in(row.file),
+        "asked": sum(rule.asked for rule in by_rule) + figures.unmatched_total,
+        "refused": sum(rule.refused for rule in by_rule),
+        "unmatched": figures.unmatched_total,
+        "last": last,
+    }
 
 
 @never_cache
@@ -160,14 +182,18 @@ def _edit(request: HttpRequest, row: DescriptorFile) -> HttpResponse:
 
 
 def _page(request: HttpRequest, *, row: DescriptorFile, status: int = 200, **sent: Any) -> HttpResponse:
-    file = read_text(row.file)
+    file, asked = read_text(row.file), asked_lately(row.environment_id, time.time())
+    figures = asked.of(row.name)
     return show(
         request,
         "envoy",
         "envoy_domain.html",
         status=status,
         row=row,
-        rules=rule_lines(file),
+        rules=rule_lines(file, figures.rules),
+        since=asked.since,
+        unmatched=figures.unmatched,
+        unmatched_total=figures.unmatched_total,
         notes=file.notes,
         last=_last_changes(row.environment_id).get(row.name),
         **{**NOT_SENT, **sent},

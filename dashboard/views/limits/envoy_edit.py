@@ -25,7 +25,7 @@ from fuseboard.contract.descriptor_file import MAX_FILE
 from fuseboard.contract.words import is_slug
 
 _FIRST_FILE = """\
-domain: edge
+domain: {name}
 descriptors:
   # The value is a tenant: its quotas decide.
   - key: tenant
@@ -76,7 +76,8 @@ class FileForm(EditForm):
 def new_envoy_domain(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         return run_edit(FileForm(request), page=partial(_form, domain=""))
-    return _form(request, "", typed={"file": _FIRST_FILE})
+    name = "edge" if _find(request, "edge") is None else "another-domain"
+    return _form(request, "", typed={"file": _FIRST_FILE.format(name=name)})
 
 
 @require_http_methods(["GET", "POST"])
