@@ -72,13 +72,20 @@ def compose_admission(
     health = StoreHealth(
         store=drill_store, environment=environment, tuning=lambda: configuration.snapshot.tuning
     )
-    spending = KnownSpending()
+    spending = KnownSpending(most_subjects)
     redis_fallback = compose_redis_fallback(
         configuration=configuration, store=drill_store, health=health, spending=spending
     )
     decisions = DecisionBuilder(server, health, signer)
     shared = _compose_shared(
-        configuration, counters, drill_store, health, spending, redis_fallback.limits, decisions
+        configuration,
+        counters,
+        drill_store,
+        health,
+        spending,
+        redis_fallback.limits,
+        decisions,
+        most_subjects,
     )
     redis_fallback.limits.settle = shared.settlements.add
     kept = KeptDemands(most_subjects)
@@ -112,6 +119,7 @@ def _compose_shared(
     spending: KnownSpending,
     local: LocalLimits,
     decisions: DecisionBuilder,
+    most_subjects: int,
 ) -> _Shared:
     batcher = Batcher(
         store=store,
@@ -121,7 +129,7 @@ def _compose_shared(
         token_prefix=f"{token_hex(4)}-",
         spending=spending,
     )
-    settlements = Settlements(store=store, health=health, spending=spending)
+    settlements = Settlements(store=store, health=health, spending=spending, most_subjects=most_subjects)
     leases = Leases(
         batcher=batcher,
         settlements=settlements,

@@ -69,8 +69,9 @@ class Runtime:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self.configuration = Configuration(environment=settings.environment)
-        self.counters = Counters()
+        most = settings.most_subjects
+        self.configuration = Configuration(environment=settings.environment, most_tenants=most)
+        self.counters = Counters(most)
         self.primitives = PrimitiveFigures()
         self.sidecar_figures = SidecarFigures()
         self.refusal_tokens = RefusalTokens()
@@ -127,6 +128,7 @@ class Runtime:
             decisions=DecisionBuilder(self._settings.server, self.admission.health, self.refusal_tokens),
             on_change=self._heartbeat_soon,
             enabled=not self._settings.serves_node,
+            most_subjects=self._settings.most_subjects,
         )
 
     def _use_disk(self, folder: Path | None) -> Path | None:

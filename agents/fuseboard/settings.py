@@ -21,6 +21,12 @@ PREFIX = "FUSEBOARD_"
 #: number.
 MAX_SUBJECTS = 20_000
 
+
+def scaled(most: int, most_subjects: int) -> int:
+    """The bound of what is kept for subjects, which is ``most`` for ``MAX_SUBJECTS`` of them."""
+    return max(1, most * most_subjects // MAX_SUBJECTS)
+
+
 #: The value of ``FUSEBOARD_REDIS_URL`` for laptops and CI: no servers, and every call passes.
 OFF = "off"
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Subject
+from fuseboard import Agent, AgentSettings, Subject
 from fuseboard.admission.joint_admission import Wanted
 from fuseboard.batching.domains import LimitDomain, SubjectDemands, demand_of
 from fuseboard.batching.kept_demands import KeptDemands
@@ -15,6 +15,7 @@ from fuseboard.breaker import stated_measures
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, Mode, Outcome
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
+from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY, REQUESTS, Server, configured, running
 from tests.waiting import eventually
 
@@ -66,6 +67,22 @@ async def test_a_flood_keeps_no_more_than_the_most_and_changes_no_decision(
             lambda: admission.admit_request("slow"), accept=lambda decision: decision.allowed
         )
         assert again.mode is Mode.SHARED
+
+
+async def test_records_counts_and_refusals_follow_the_settings(limits: redis.Redis, redis_url: str):
+    publish(limits, RULES, revision=7, tenants=TENANTS)
+    settings = AgentSettings(redis_url=redis_url, server="shop-1", most_subjects=MOST)
+    async with Agent(settings=settings) as agent:
+        await eventually(lambda: agent.mode is Mode.SHARED)
+        runtime = agent._runtime
+        for number in range(3 * MOST):
+            assert (await agent.admit_request(f"t{number}", 5)).allowed
+            assert (await agent.admit_request(f"t{number}")).rule == "five"
+        assert len(list(runtime.configuration.snapshot.tenants)) <= MOST
+        assert len(runtime.counters.by_tenant()) <= MOST
+        assert runtime.admission.joint.requests.settlements.refusals._size <= MOST
+        assert len(runtime.inbound.priorities.of) <= MOST
+        assert (await agent.admit_request("t0")).rule == "five"
 
 
 async def test_costs_that_change_with_each_call_fill_no_memory_whoever_asks(

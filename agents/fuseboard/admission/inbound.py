@@ -22,6 +22,7 @@ from fuseboard.decision import Decision
 from fuseboard.protection.pod import Pod, ServedRequest
 from fuseboard.protection.shedding import Shed
 from fuseboard.reporting.counters import Counters
+from fuseboard.settings import MAX_SUBJECTS, scaled
 from fuseboard.subject import Subject
 
 #: Tenants whose refused requests are counted separately between two ticks.
@@ -65,6 +66,7 @@ class Inbound:
         call_shedding: CallShedding | None = None,
         make: Callable[..., Pod] = Pod,
         enabled: bool = True,
+        most_subjects: int = MAX_SUBJECTS,
     ) -> None:
         #: ``None`` while nothing is configured: then nothing is measured either.
         self.pod: Pod | None = None
@@ -74,6 +76,7 @@ class Inbound:
         self._calls, self._call_shedding = calls, call_shedding
         self._make = make
         self.priorities = Priorities(configuration.changes)
+        self._most_priorities = scaled(MAX_LANES, most_subjects)
         #: Kept while it is switched off: its counts continue, and requests in flight belong to it.
         self._pod: Pod | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,7 +158,7 @@ class Inbound:
 
     def _find_priority(self, tenant: str, known: Priorities) -> int:
         priority = self._configuration.snapshot.tier_of(tenant).priority
-        if len(known.of) < MAX_LANES:
+        if len(known.of) < self._most_priorities:
             known.of[tenant] = priority
         return priority
 

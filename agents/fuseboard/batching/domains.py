@@ -18,7 +18,7 @@ from fuseboard.contract.endpoints import matches
 from fuseboard.contract.limits import EVERY_SERVICE, service_rule
 from fuseboard.contract.policy import Limit, Policy
 from fuseboard.contract.words import Reason
-from fuseboard.settings import MAX_SUBJECTS
+from fuseboard.settings import MAX_SUBJECTS, scaled
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 
 #: The most demands of one subject; the oldest are dropped first.
@@ -235,12 +235,12 @@ class RequestDomains:
     @property
     def most_demands(self) -> int:
         """The most demands of one subject, and the most of several requests together."""
-        return max(1, MAX_DEMANDS * self.most_subjects // MAX_SUBJECTS)
+        return scaled(MAX_DEMANDS, self.most_subjects)
 
     @property
     def most_lanes(self) -> int:
         """The most lanes of requests, and of calls."""
-        return max(1, MAX_LANES * self.most_subjects // MAX_SUBJECTS)
+        return scaled(MAX_LANES, self.most_subjects)
 
     @property
     def of_everybody(self) -> LimitDomain | None:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from weakref import WeakMethod
 
-from fuseboard.settings import MAX_SUBJECTS
+from fuseboard.settings import MAX_SUBJECTS, scaled
 
 #: The most demands, for the usual number of subjects.
 MAX_KEPT = 50_000
@@ -18,7 +18,7 @@ class KeptDemands:
     """
 
     def __init__(self, most_subjects: int = MAX_SUBJECTS) -> None:
-        self.most = max(1, MAX_KEPT * most_subjects // MAX_SUBJECTS)
+        self.most = scaled(MAX_KEPT, most_subjects)
         #: One for each demand. A keeper that is gone, with its rules, must not stay because of them.
         self._drops: deque[WeakMethod[Callable[[], None]]] = deque()
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from fuseboard.batching.demand import Demand, LimitRef, most_at_once
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.shares import divides_what_is_left
+from fuseboard.settings import MAX_SUBJECTS, scaled
 
 #: Counters kept. The least recently counted is dropped first.
 MAX_COUNTERS = 50_000
@@ -28,7 +29,8 @@ class _Spent(Struct):
 class KnownSpending:
     """Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_subjects: int = MAX_SUBJECTS) -> None:
+        self._most = scaled(MAX_COUNTERS, most_subjects)
         self._spent: OrderedDict[bytes, _Spent] = OrderedDict()
         #: Called with a budget, and with what Redis says is spent of it in the period with this beginning.
         self.on_budget: Callable[[LimitRef, int, int], None] = lambda *_: None
@@ -57,7 +59,7 @@ class KnownSpending:
         began_us, ends_us = ref.rule(1.0, now_us)[2:4]
         self._spent[ref.key] = _Spent(began_us, ends_us, amount)
         self._spent.move_to_end(ref.key)
-        if len(self._spent) > MAX_COUNTERS:
+        if len(self._spent) > self._most:
             self._spent.popitem(last=False)
         return began_us
 

@@ -53,9 +53,10 @@ class Refusable(Protocol):
 class RememberedRefusals:
     """The refusals that one pod remembers. Domains share them: different domains may charge one counter."""
 
-    __slots__ = ("_changing", "_last_end", "_size", "by_counter")
+    __slots__ = ("_changing", "_last_end", "_most", "_size", "by_counter")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
+        self._most = most
         #: Counter -> demands that it refused. distribute.py tests it for each grant: while it is empty, a
         #: grant need not forget refusals.
         self.by_counter: dict[bytes, set[Refusable]] = {}
@@ -67,7 +68,7 @@ class RememberedRefusals:
 
     def remember(self, demand: Refusable, reason: Reason, rule: str, until: float, *, place: int = 0) -> None:
         """``demand`` is refused until ``until`` (monotonic seconds), or until one of its counters changes."""
-        if self._size >= MAX_REMEMBERED:
+        if self._size >= self._most:
             self.forget_counters(tuple(self.by_counter))
         remembered = RememberedRefusal(reason, rule, until, monotonic() + MEMORY_S, place)
         demand.remembered = remembered

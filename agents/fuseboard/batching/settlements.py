@@ -10,11 +10,12 @@ from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.redis_question import RedisAnswer
-from fuseboard.batching.refusals import RememberedRefusals
+from fuseboard.batching.refusals import MAX_REMEMBERED, RememberedRefusals
 from fuseboard.contract.budget_limits import BudgetLimit
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import SETTLE
 from fuseboard.decision import Charge
+from fuseboard.settings import MAX_SUBJECTS, scaled
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import ConnectionLostError, Reply, Store
 
@@ -46,12 +47,19 @@ class Correction(Struct):
 class Settlements:
     """Sends corrections in batches, one script call per domain."""
 
-    def __init__(self, *, store: Store, health: StoreHealth, spending: KnownSpending) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        health: StoreHealth,
+        spending: KnownSpending,
+        most_subjects: int = MAX_SUBJECTS,
+    ) -> None:
         self._store = store
         self._health = health
         self._spending = spending
         #: The refusals that a correction ends.
-        self.refusals = RememberedRefusals()
+        self.refusals = RememberedRefusals(scaled(MAX_REMEMBERED, most_subjects))
         #: domain -> (counter, store time of admission) -> correction
         self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
         #: Domain and limit -> what Redis has charged because the vendor had less left, since the start.

@@ -15,7 +15,7 @@ import msgspec
 
 from fuseboard.configuration.checked_config import CheckedConfig, ConfigError
 from fuseboard.configuration.server_clock import ServerClock
-from fuseboard.configuration.snapshot import Snapshot, TenantRules, TenantTable, built_in
+from fuseboard.configuration.snapshot import HELD_TENANTS, Snapshot, TenantRules, TenantTable, built_in
 from fuseboard.contract.policy import ConfigHead, Override, Policy
 from fuseboard.contract.sync import Applied
 from fuseboard.contract.words import ConfigSource, ConfigStatus
@@ -37,10 +37,12 @@ _TRUST = {
 class Configuration:
     """Decisions read ``snapshot``, ``live_servers``, ``override_in_force`` and ``load_record``."""
 
-    def __init__(self, *, environment: str, clock: ServerClock | None = None) -> None:
+    def __init__(
+        self, *, environment: str, clock: ServerClock | None = None, most_tenants: int = HELD_TENANTS
+    ) -> None:
         self.environment = environment
         self.clock = clock or ServerClock()
-        self.snapshot: Snapshot = built_in(environment)
+        self.snapshot: Snapshot = built_in(environment, most_tenants)
         #: Rises with everything that may change the rules of a tenant. What was prepared before is invalid
         #: then.
         self.changes = 0

@@ -268,11 +268,15 @@ class Snapshot:
         return self._models.get(undated(name)) if found is None and self._models else found
 
 
-def built_in(environment: str) -> Snapshot:
-    """The configuration of a pod when no source has answered: it limits nothing, and says so."""
+def built_in(environment: str, most_tenants: int = HELD_TENANTS) -> Snapshot:
+    """The configuration of a pod when no source has answered: it limits nothing, and says so.
+
+    It and those that follow it keep the records of ``most_tenants``.
+    """
     policy = Policy(environment=environment, default_tier="default", tiers=(Tier(name="default"),))
     head = ConfigHead(epoch=0, revision=0, hash=hash_of(encode_policy(policy)))
-    return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN)
+    tenants = TenantTable(most_tenants)
+    return Snapshot(head=head, policy=policy, source=ConfigSource.BUILT_IN, tenants=tenants)
 
 
 def _named_below(tenant: str, quotas: Iterable[Limit]) -> Iterator[Quota]:

@@ -28,7 +28,7 @@ from fuseboard.contract.sync import (
 )
 from fuseboard.contract.sync import Counters as WireCounters
 from fuseboard.contract.words import Outcome, Reason
-from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
+from fuseboard.reporting.request_tallies import MAX_TENANTS, RequestTallies, RequestTally
 from fuseboard.reporting.usage_tallies import UsageTallies
 
 MAX_DEPENDENCIES = 500
@@ -68,7 +68,7 @@ class _Dependency:
 class Counters:
     """Totals only. The gateway computes differences, so a lost heartbeat costs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_tenants: int = MAX_TENANTS) -> None:
         self.unknown_tenants = 0
         self.local_decisions = 0
         self.store_answers = 0
@@ -79,7 +79,7 @@ class Counters:
         self.latency_us = 0
         self._refused = dict.fromkeys(Reason, 0)
         self._dependencies: dict[str, _Dependency] = {}
-        self._tallies = RequestTallies()
+        self._tallies = RequestTallies(most_tenants)
         #: The usage of language models. It has a lock, because calls end in any thread.
         self.usage = UsageTallies()
         # Belongs to the caller of ``wire``: the total at the last call, and decayed activity.

@@ -65,7 +65,8 @@ UNCOUNTED = RequestTally("", ())
 class RequestTallies:
     """All tallies, in a bounded table that only grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_tenants: int = MAX_TENANTS) -> None:
+        self._most_tenants = most_tenants
         self._of_tenants: dict[str, dict[tuple[str, ...], RequestTally]] = {}
         self._below: dict[str, dict[tuple[str, ...], RequestTally]] = {}
         self._rest = RequestTally("", ())
@@ -80,7 +81,7 @@ class RequestTallies:
         table = self._below if below else self._of_tenants
         ways = table.get(tenant)
         if ways is None:
-            if len(table) >= MAX_TENANTS:
+            if len(table) >= min(self._most_tenants, MAX_TENANTS):
                 return UNCOUNTED if below else self._rest
             ways = table[tenant] = {}
         tally = ways.get(rules)
