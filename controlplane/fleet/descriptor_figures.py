@@ -1,4 +1,4 @@
-"""What Envoy asked for lately, over all gateways: descriptors by rule, and those that no rule matched."""
+"""Descriptors that Envoy asked for lately, over all gateways: by rule, and those that no rule matched."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class AskedLately:
 
 
 def asked_lately(environment: str, now: float) -> AskedLately:
-    """What Envoy asked for in the last 15 to 18 minutes until ``now`` (unix)."""
+    """Descriptors of the last 15 to 18 minutes until ``now`` (unix)."""
     since = (int(now) // STEP_S - STEPS + 1) * STEP_S
     recent = DescriptorFigures.objects.filter(
         environment=environment, at__gt=timezone.now() - timedelta(seconds=STEPS * STEP_S)

@@ -99,6 +99,9 @@ class Server(models.Model):
     enforces_budgets = models.BooleanField(default=False, db_default=False)
     #: Whether it decides for all pods of a node, so that it has no bulkhead, no local rate and no shedding.
     serves_node = models.BooleanField(default=False, db_default=False)
+    #: The permits that other processes got from it in the last 10 minutes, see
+    #: ``controlplane.status.permits``; empty if it is no sidecar.
+    permits = models.JSONField(default=dict, db_default={})
     #: Not stored: the API sets the part of its figures above which it is unhealthy.
     unhealthy_at: float = 1.0
 
@@ -223,7 +226,7 @@ class FailedCalls(models.Model):
 
 
 class DescriptorFigures(models.Model):
-    """What Envoy asked the pods of one gateway process for lately, in one domain."""
+    """Descriptors of one domain that Envoy asked the pods of one gateway process for lately."""
 
     gateway = models.CharField(max_length=100)
     environment = models.CharField(max_length=64)

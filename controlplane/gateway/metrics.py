@@ -22,6 +22,7 @@ from controlplane.metric_catalogue.traffic import MAX_DEPENDENCIES
 from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
+from fuseboard.contract.sync import PERMIT_EVENTS
 from fuseboard.contract.words import Reason
 
 if TYPE_CHECKING:
@@ -191,9 +192,14 @@ class GatewayCollector(Collector):
 
     def _locks(self) -> Iterable[Metric]:
         locks, once = fleet_metrics.LOCKS.family(), fleet_metrics.ONCE.family()
+        permits = fleet_metrics.PERMITS.family()
         held, longest = fleet_metrics.LOCKS_HELD.family(), fleet_metrics.LOCK_LONGEST.family()
         for fleet in self._gateway.fleets.values():
-            for family, kind, events in ((locks, "locks", LOCK_EVENTS), (once, "once", ONCE_EVENTS)):
+            for family, kind, events in (
+                (locks, "locks", LOCK_EVENTS),
+                (once, "once", ONCE_EVENTS),
+                (permits, "permits", PERMIT_EVENTS),
+            ):
                 for event in events:
                     family.add_metric([fleet.environment, event], fleet.sums.primitive_events[kind, event])
             found = [
@@ -204,7 +210,7 @@ class GatewayCollector(Collector):
             held.add_metric([fleet.environment], sum(one.holding for one in found))
             longest_ms = max((one.longest_ms for one in found), default=0)
             longest.add_metric([fleet.environment], longest_ms / 1000)
-        return [locks, held, longest, once]
+        return [locks, held, longest, once, permits]
 
     def _calls(self, protected: Protected) -> Iterable[Metric]:
         slots = fleet_metrics.BULKHEAD_SLOTS.family()

@@ -10,6 +10,7 @@ from controlplane.metric_catalogue.metric import (
 )
 from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
+from fuseboard.contract.sync import PERMIT_EVENTS
 
 _PODS = "Pods"
 _CALLS = "Protection of calls"
@@ -113,6 +114,16 @@ ONCE = per_environment(
     GATEWAY,
     {"event": len(ONCE_EVENTS)},
     panel=Panel(_LOCKS, "Idempotency"),
+)
+
+PERMITS = per_environment(
+    "fuseboard_fleet_permits_total",
+    Counter,
+    "Permits that sidecars gave to other processes: issued, and without a report, ended after their time"
+    " (expired), or ended because newer ones needed their room (displaced).",
+    GATEWAY,
+    {"event": len(PERMIT_EVENTS)},
+    panel=Panel(_LOCKS, "Permits without a report", only='event!="issued"'),
 )
 
 BULKHEAD_SLOTS = per_environment(

@@ -113,6 +113,8 @@ class Server(Struct, frozen=True, kw_only=True, gc=False):
     primitives: dict[str, Any] | None = None
     #: It decides for all pods of a node: it has no bulkhead, no local rate and no shedding.
     serves_node: bool = False
+    #: The permits that other processes got from it, see ``controlplane.status.permits``.
+    permits: dict[str, int] = {}
 
     @property
     def live(self) -> bool:

@@ -13,7 +13,7 @@ _COMMON = (
     *("config_error", "config_source", "calls_per_s", "redis_p99_us"),
 )
 #: Columns that a gateway of version 0.1.0 does not report.
-_LATER = ("gateway", "token", "address", "share", "primitives", "serves_node")
+_LATER = ("gateway", "token", "address", "share", "primitives", "serves_node", "permits")
 
 
 def server_of_row(row: ServerRow) -> Server:

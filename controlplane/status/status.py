@@ -7,6 +7,7 @@ from controlplane.status.backlogs import BacklogStatus, backlog_statuses
 from controlplane.status.breakers import BreakerStatus, breaker_statuses
 from controlplane.status.facts import Facts
 from controlplane.status.locks import LocksStatus, locks_status
+from controlplane.status.permits import PermitsStatus, permits_status
 from controlplane.status.servers import FleetSummary, fleet_summary, server_statuses
 
 
@@ -19,6 +20,7 @@ class Status:
     #: Backlogs that were ever used, the fullest first.
     backlogs: tuple[BacklogStatus, ...]
     locks: LocksStatus
+    permits: PermitsStatus
 
     @property
     def figures(self) -> FleetFigures:
@@ -34,4 +36,5 @@ def status_of(facts: Facts) -> Status:
         fleet=fleet_summary(facts, server_statuses(facts)),
         backlogs=backlog_statuses(facts, breakers),
         locks=locks_status(facts),
+        permits=permits_status(facts),
     )

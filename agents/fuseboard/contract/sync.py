@@ -180,6 +180,10 @@ class PermitCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     displaced: Total = 0
 
 
+#: The counts that are exported as events of one metric.
+PERMIT_EVENTS = ("issued", "expired", "displaced")
+
+
 class Uncharged(Struct, frozen=True, kw_only=True, gc=False):
     """A limit counts this measure of calls to the dependency, and no call has stated a cost in it."""
 

@@ -13,6 +13,7 @@ from controlplane.alerts.rules.breakers import BREAKER_RULES
 from controlplane.alerts.rules.expiry import EXPIRY_RULES
 from controlplane.alerts.rules.fleet import FLEET_RULES
 from controlplane.alerts.rules.locks import LOCK_RULES
+from controlplane.alerts.rules.permits import PERMIT_RULES
 from controlplane.alerts.rules.protection import PROTECTION_RULES
 from controlplane.alerts.rules.redis import STORE_RULES
 from controlplane.alerts.rules.rule import Rule, Timing, rule_of
@@ -29,6 +30,7 @@ _BEFORE: tuple[Rule[Any], ...] = (
     *PROTECTION_RULES,
     *BACKLOG_RULES,
     *LOCK_RULES,
+    *PERMIT_RULES,
     AUDIT_EXPORT,
 )
 _AFTER: tuple[Rule[Any], ...] = (

@@ -21,5 +21,7 @@ NOT_EVALUATED_S = 30.0
 MIN_REFUSED_PER_S = 0.1
 #: Share of the bound of a backlog, in jobs or bytes. A full one refuses jobs.
 BACKLOG_SHARE = 0.8
+#: Part of the permits of a sidecar that end without a report: an application that stops loses a few.
+UNREPORTED_SHARE = 0.05
 #: A lock is held for longer than this: blocks take seconds, and those of a job some minutes.
 LOCK_HELD_S = 300.0

@@ -10,7 +10,7 @@ from msgspec.json import Encoder
 from controlplane.gateway.servers.rows import Row
 
 _TYPES = {bool: "boolean", int: "bigint", float: "float8", float | None: "float8", int | None: "integer"}
-_DOCUMENTS = {"breakers", "load", "share", "alone", "primitives", "uncharged", "seen"}
+_DOCUMENTS = {"breakers", "load", "share", "alone", "primitives", "uncharged", "seen", "permits"}
 _TIMES = {"mode_since", "started_at", "last_seen_at", "due_at", "left_at"}
 _COLUMNS = {
     name: "jsonb" if name in _DOCUMENTS else _TYPES.get(kind, "text")

@@ -1,4 +1,4 @@
-"""What Envoy asked the pods of one environment for: descriptors by rule, and those that no rule matched.
+"""Descriptors that Envoy asked the pods of one environment for, by rule, and those that no rule matched.
 
 Pods are not trusted. Only rules of the configuration are counted by name. Lists of keys and domains are
 bounded, and what one pod may bring of them, too.
@@ -36,7 +36,7 @@ KnownRules = Mapping[str, Set[str]]
 
 
 class _Step:
-    """What was asked of one domain in one step."""
+    """Descriptors of one domain in one step."""
 
     __slots__ = ("brought", "examples", "rules", "unmatched")
 

@@ -1,4 +1,4 @@
-"""Recent outcomes of the locks of one process, and of its work that must not be done twice."""
+"""Recent outcomes of the locks of one process, of its work that must be done once, and of its permits."""
 
 from collections import Counter
 from typing import Any, TypeAlias
@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, msgpack
 
 from fuseboard.contract.primitives import LockCounters, OnceCounters, Primitives
+from fuseboard.contract.sync import PermitCounters
 
 #: Seconds of counting behind what a row contains. A lock fails rarely, so a shorter time would show nothing.
 WINDOW_S = 600.0
@@ -19,6 +20,7 @@ _MAX_NUMBER = 10**12
 class _Counts(Struct, array_like=True, frozen=True, gc=False):
     locks: LockCounters = LockCounters()
     once: OnceCounters = OnceCounters()
+    permits: PermitCounters = PermitCounters()
 
 
 class _Point(Struct, frozen=True, gc=False):
@@ -30,7 +32,7 @@ _pack = msgpack.Encoder().encode
 _unpack = msgpack.Decoder(_Counts).decode
 _NOTHING = _pack(_Counts())
 
-#: Kind (``locks`` or ``once``) and name of a count -> how often.
+#: Kind (``locks``, ``once`` or ``permits``) and name of a count -> how often.
 Events: TypeAlias = Counter[tuple[str, str]]
 
 
@@ -56,10 +58,10 @@ class PrimitiveTrack:
         """The process started at ``at``, and had counted nothing."""
         self._points.append(_Point(at, _NOTHING))
 
-    def add(self, at: float, primitives: Primitives) -> Events:
+    def add(self, at: float, primitives: Primitives, permits: PermitCounters | None = None) -> Events:
         """Add what a heartbeat reported. Returns what was counted since the last one."""
         points = self._points
-        packed = _pack(_Counts(primitives.locks, primitives.once))
+        packed = _pack(_Counts(primitives.locks, primitives.once, permits or PermitCounters()))
         if packed == _NOTHING and all(point.packed == _NOTHING for point in points[-1:]):
             # Most pods use neither. The newest point is enough to count from.
             self._points = [_Point(at, _NOTHING)]
@@ -87,7 +89,7 @@ def _difference(was: bytes, now: bytes) -> Events:
         return Counter()
     found: Events = Counter()
     before, after = _unpack(was), _unpack(now)
-    for kind in ("locks", "once"):
+    for kind in ("locks", "once", "permits"):
         old, new = getattr(before, kind), getattr(after, kind)
         for name in new.__struct_fields__:
             # A counter must not fall. If one does, counting starts again from here.
@@ -102,10 +104,16 @@ def primitives_row(primitives: Primitives | None, lately: Events, seen_wall: flo
         return None
     found: dict[str, Any] = {}
     for (kind, name), number in lately.items():
-        found.setdefault(kind, {})[name] = number
+        if kind != "permits":
+            found.setdefault(kind, {})[name] = number
     if primitives.holding:
         found["holding"] = primitives.holding
         found["longest_since"] = round(seen_wall - primitives.longest_ms / 1000, 3)
     if primitives.held:
         found["held"] = [[lock.name, round(seen_wall - lock.held_ms / 1000, 3)] for lock in primitives.held]
     return found
+
+
+def permits_row(lately: Events) -> dict[str, int]:
+    """The column of a pod that is a sidecar; 0 is left out."""
+    return {name: number for (kind, name), number in lately.items() if kind == "permits"}

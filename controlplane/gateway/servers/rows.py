@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from controlplane.gateway.servers.liveness import due_after
-from controlplane.gateway.servers.primitive_track import primitives_row
+from controlplane.gateway.servers.primitive_track import permits_row, primitives_row
 from controlplane.gateway.servers.rates import percentile_us
 from controlplane.gateway.servers.server import SAME_MOMENT_S, BreakerRow, KnownServer
 from controlplane.publishing.unknown_revisions import LARGEST
@@ -51,6 +51,7 @@ class Row(Struct, gc=False):
     seen: list[tuple[object, ...]]
     enforces_budgets: bool
     serves_node: bool
+    permits: dict[str, int]
 
 
 #: Fields of ``PodLoad`` that pages display.
@@ -84,6 +85,7 @@ _CALL_RATES = {
 
 def row_of(server: KnownServer, gateway: str = "") -> Row:
     beat, applied = server.beat, server.beat.applied
+    lately = server.primitives.lately()
     return Row(
         beat.environment,
         beat.server,
@@ -116,12 +118,13 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         server.address,
         _share(server),
         _alone(server),
-        primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
+        primitives_row(server.beat.primitives, lately, server.seen_wall),
         beat.carries_counts,
         [[one.dependency, one.measure] for one in server.beat.uncharged],
         [_seen(one, server.seen_wall) for one in server.beat.seen],
         beat.enforces_budgets,
         beat.serves_node,
+        permits_row(lately),
     )
 
 

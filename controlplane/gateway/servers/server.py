@@ -73,7 +73,7 @@ class KnownServer:
     track: Track = field(default_factory=Track)
     #: Counts of the protection of its calls.
     calls: CallTrack = field(default_factory=CallTrack)
-    #: Outcomes of its locks, and of its work that must not be done twice.
+    #: Outcomes of its locks, of its work that must not be done twice, and of its permits.
     primitives: PrimitiveTrack = field(default_factory=PrimitiveTrack)
     #: Its own 5xx answers per second, between its last two heartbeats.
     errors_per_s: float = 0.0
@@ -248,7 +248,7 @@ class KnownServer:
             return
         if self.primitives.empty and beat.up_ms <= YOUNG_MS:
             self.primitives.begin(now - beat.up_ms / 1000)
-        counted = self.primitives.add(now, beat.primitives)
+        counted = self.primitives.add(now, beat.primitives, beat.permits)
         if events is not None and counted:
             events.update(counted)
 

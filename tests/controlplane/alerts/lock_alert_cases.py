@@ -1,4 +1,4 @@
-"""Cases of the rules about locks, as in ``test_alert_rules``."""
+"""Cases of the rules about locks and permits, as in ``test_alert_rules``."""
 
 from typing import Any
 
@@ -8,6 +8,10 @@ from tests.controlplane.alerts.alert_facts import NOW, facts, pod
 
 def locks(**fields: Any) -> Facts:
     return facts(pod(primitives=fields))
+
+
+def permits(**counts: int) -> Facts:
+    return facts(pod("web-0", permits={"issued": 500, "expired": 10}), pod(permits=counts))
 
 
 SHARES = "More than 1 % is a warning, more than 10 % is critical."
@@ -40,5 +44,14 @@ LOCK_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         f" is not done. {SHARES}",
         # Too few attempts say nothing.
         locks(locks={"acquired": 1, "unavailable": 18}),
+    ),
+    (
+        ("permits-unreported", "warning"),
+        permits(issued=1_000, expired=60, displaced=20),
+        "8 % of the permits of web-1 get no report. 80 of 1,000 in the last 10 minutes. The access log of"
+        " Envoy does not arrive, or the application does not report. Breakers do not see how these calls end."
+        " More than 5 % is a warning.",
+        # Few permits say nothing.
+        permits(issued=100, expired=19),
     ),
 ]

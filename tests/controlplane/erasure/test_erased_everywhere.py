@@ -74,6 +74,7 @@ STAYS = {
     # The configuration, its history, and what changes it later.
     "approvals_changerequest": "action target reason title document entries ended_reason",
     "approvals_proposedchange": "name before after",
+    "policies_descriptorfile": "file",
     "policies_change": "name before after",
     "policies_revision": "target reason",
     "policies_tenant": "key title parent",
@@ -101,7 +102,7 @@ NEVER = frozenset(
     escalations changes measured counts rule url days begins ends zone steps result subject_kind
     disabled_because needs step reset who domain field counter measure cursors full reason ip user
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
-    protection frozen_by alert_rules page title name returns_to body source default_title default_body
+    protection frozen_by alert_rules page title name returns_to body source default_title default_body permits
     fallback_note username first_name last_name email password key value id name_prefix detail points turns
     aliases pool hosts pools account tier at_100 instead_of mark limit evidence declined_by
     """.split()  # noqa: SIM905 - read as a text, not as many strings

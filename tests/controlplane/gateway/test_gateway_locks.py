@@ -1,4 +1,4 @@
-"""What a gateway counts and keeps of the locks of pods."""
+"""What a gateway counts and keeps of the locks and the permits of pods."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.primitive_track import WINDOW_S
 from controlplane.gateway.servers.rows import row_of
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
+from fuseboard.contract.sync import PermitCounters
 from tests.controlplane.gateway.manual_gateway import NOON, TurnedClock, beat, ready_gateway
 
 
@@ -99,6 +100,18 @@ def test_the_points_of_a_busy_pod_are_bounded(fleet: Fleet, clock: TurnedClock) 
     assert 120 <= row(fleet)["locks"]["acquired"] <= 133
 
 
+def test_a_row_has_the_permits_of_the_last_ten_minutes(fleet: Fleet, clock: TurnedClock) -> None:
+    for minute in range(25):
+        counts = PermitCounters(issued=100 * minute, expired=10 * min(minute, 15))
+        fleet.absorb(beat(up_ms=1_000, primitives=Primitives(), permits=counts))
+        clock.turn(60)
+    lately = row_of(fleet.servers["pod-1"])
+    assert lately.permits == {"issued": 1_000, "expired": 10}
+    assert lately.primitives == {}
+    fleet.absorb(beat("pod-2", primitives=Primitives()))
+    assert row_of(fleet.servers["pod-2"]).permits == {}
+
+
 def test_prometheus_gets_counters_that_survive_the_end_of_a_pod() -> None:
     gateway = ready_gateway()
     fleet = gateway.fleet("production")
@@ -110,6 +123,9 @@ def test_prometheus_gets_counters_that_survive_the_end_of_a_pod() -> None:
             primitives=Primitives(once=OnceCounters(begun=3), holding=2, longest_ms=1_500),
         )
     )
+    fleet.absorb(
+        beat("pod-3", up_ms=1_000, primitives=Primitives(), permits=PermitCounters(issued=9, expired=2))
+    )
     text = exporter(gateway)(None).decode()
     for line in (
         'fuseboard_fleet_locks_total{environment="production",event="acquired"} 5.0',
@@ -118,5 +134,7 @@ def test_prometheus_gets_counters_that_survive_the_end_of_a_pod() -> None:
         'fuseboard_fleet_once_total{environment="production",event="begun"} 3.0',
         'fuseboard_fleet_locks_held{environment="production"} 2.0',
         'fuseboard_fleet_locks_longest_seconds{environment="production"} 1.5',
+        'fuseboard_fleet_permits_total{environment="production",event="issued"} 9.0',
+        'fuseboard_fleet_permits_total{environment="production",event="expired"} 2.0',
     ):
         assert line in text

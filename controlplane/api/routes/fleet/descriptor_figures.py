@@ -46,7 +46,7 @@ class DescriptorFiguresOut(Schema):
 
 @router.get("", response=DescriptorFiguresOut)
 def read_descriptor_figures(request: HttpRequest, environment: Environment) -> DescriptorFiguresOut:
-    """What Envoy asked the rate limit service for in the last 15 minutes, over all pods."""
+    """Descriptors that Envoy asked for in the last 15 minutes, by rule, over all pods."""
     found = asked_lately(environment_of(environment).slug, time())
     since = datetime.fromtimestamp(found.since, UTC)
     return DescriptorFiguresOut(since=since, domains=[_domain(domain) for domain in found.domains])
