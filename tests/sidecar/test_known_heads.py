@@ -15,6 +15,7 @@ from fuseboard.serving.http1 import Bounds, Connections, Http1
 from fuseboard.sidecar.answers import problem
 from tests.sidecar.peers import GET, HOST, post, served
 
+_BODY_BYTES = Bounds().body_bytes
 _ENDS = (b"\r\n", b"\n", b"\r")
 
 
@@ -76,6 +77,21 @@ async def _answers(known: KnownHeads, reads: list[bytes]) -> list[tuple[bytes, b
     return found
 
 
+_CHUNKS = (
+    b"3\r\nabc\r\n0\r\n\r\n",
+    b"03\r\nabd\r\n0\r\n\r\n",
+    b"0\r\n\r\n",
+    b"3;x=y\r\nabc\r\n0\r\n\r\n",
+    b"A\r\n0123456789\r\n0\r\n\r\n",
+    b"3\r\nabc\r\n0\r\nx: y\r\n\r\n",
+    b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n",
+    b"3\r\nabc\r\n0\r\n\r\nGET",
+    b"3\r\nabcd\r\n0\r\n\r\n",
+    b"0\r\n\r\n0\r\n\r\n",
+)
+CHUNKED = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
 def _request(path: str, lines: list[bytes], length: int | None, body: bytes, end: bytes) -> bytes:
     method = b"GET " if length is None else b"POST "
     lines = [method + path.encode() + b" HTTP/1.1", *lines]
@@ -102,7 +118,7 @@ _REQUESTS = st.builds(
     st.sampled_from(["/", "/later"]),
     st.lists(_LINES, max_size=2),
     st.sampled_from([None, 0, 3]),
-    st.sampled_from([b"", b"abc", b"\r\n\r\n", b"\n\n\n", b"3\r\nabc\r\n0\r\n\r\n", b"\r\n\r\nabc"]),
+    st.sampled_from([b"", b"abc", b"\r\n\r\n", b"\n\n\n", b"\r\n\r\nabc", *_CHUNKS]),
     st.sampled_from(_ENDS),
 )
 _READS = st.lists(
@@ -121,17 +137,27 @@ _READS = st.lists(
 @example([GET, GET + b"\r\n", GET + GET, GET])
 @example([post(b"abc"), post(b"abc")[:-1], b"d", post(b"abc") + post(b"abc")[:9], post(b"abc")[9:]])
 @example([GET, b"\r", GET, post(b"", "/later") + GET, GET])
+@example([CHUNKED + chunks for chunks in _CHUNKS[:2] * 2])
+@example([CHUNKED + chunks for chunks in (_CHUNKS[0], *_CHUNKS[2:4], _CHUNKS[0])])
+@example([CHUNKED + chunks for chunks in (_CHUNKS[0], *_CHUNKS[4:7], _CHUNKS[0])])
+@example([CHUNKED + chunks for chunks in (_CHUNKS[0], _CHUNKS[7])])
+@example([CHUNKED + chunks for chunks in (_CHUNKS[0], _CHUNKS[8])])
+@example([CHUNKED + chunks for chunks in (_CHUNKS[0], _CHUNKS[9])])
+@example([CHUNKED + _CHUNKS[0], CHUNKED + b"4001\r\n" + b"x" * 0x4001 + b"\r\n0\r\n\r\n"])
 def test_answers_are_those_of_a_listener_that_parses_every_head(reads: list[bytes]) -> None:
     twice = reads + reads
-    assert asyncio.run(_answers(KnownHeads(), twice)) == asyncio.run(_answers(Forgetful(), twice))
+    assert asyncio.run(_answers(KnownHeads(_BODY_BYTES), twice)) == asyncio.run(
+        _answers(Forgetful(_BODY_BYTES), twice)
+    )
 
 
-async def test_a_head_that_came_before_is_not_parsed() -> None:
+@pytest.mark.parametrize("data", [post(b"abc"), CHUNKED + _CHUNKS[0]])
+async def test_a_head_that_came_before_is_not_parsed(data: bytes) -> None:
     async with served() as one:
         first, second = await one.peer(), await one.peer()
-        assert (await first.ask(post(b"abc")))[2] == b'["POST", "/", "abc"]'
+        assert (await first.ask(data))[2] == b'["POST", "/", "abc"]'
         assert len(one.connections.heads) == 1
-        assert (await second.ask(post(b"xyz")))[2] == b'["POST", "/", "xyz"]'
+        assert (await second.ask(data.replace(b"abc", b"xyz")))[2] == b'["POST", "/", "xyz"]'
         # The same object: nothing was parsed for it.
         assert one.echo.asked[0].headers is one.echo.asked[1].headers
 
@@ -156,14 +182,14 @@ async def test_a_head_that_does_not_say_all_of_its_request_is_not_learned(data: 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\r", b"\n\r\n"])
 def test_a_head_whose_end_another_parser_could_see_elsewhere_is_not_learned(end: bytes) -> None:
-    known = KnownHeads()
+    known = KnownHeads(_BODY_BYTES)
     data = b"POST / HTTP/1.1" + end + b"\r\n\r\n"
     known.learn(data, Request(method="POST", path="/", headers={}, body=b""))
     assert len(known) == 0
 
 
 def test_few_heads_are_kept() -> None:
-    known = KnownHeads()
+    known = KnownHeads(_BODY_BYTES)
     for number in range(3 * heads.MAX_HEADS):
         request = Request(method="GET", path=f"/{number}", headers={}, body=b"")
         data = b"GET /%d HTTP/1.1\r\n\r\n" % number

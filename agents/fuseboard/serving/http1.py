@@ -65,7 +65,7 @@ class Connections:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.heads = KnownHeads()
+        self.heads = KnownHeads(bounds.body_bytes)
         self._open: set[Http1] = set()
         self._lingering: set[Http1] = set()
         #: The answers that are worked on, also for peers that have left.
