@@ -49,6 +49,7 @@ class DecisionBuilder(Struct, frozen=True):
         tenant: str = "",
         dependency: str = "",
         charges: tuple[Charge, ...] = (),
+        parts: tuple[Decision, ...] = (),
         leased: bool = False,
     ) -> Decision:
         return Decision(
@@ -60,6 +61,7 @@ class DecisionBuilder(Struct, frozen=True):
             server=self.server,
             limits=limits,
             charges=charges,
+            parts=parts,
             leased=leased,
         )
 

@@ -77,7 +77,8 @@ class JointAdmission(Struct, frozen=True):
 
     async def admit(self, wanted: Sequence[Wanted]) -> Decision:
         """Decide all of them. ``parts`` of the decision has one for each."""
-        await self.load(wanted)
+        if not self.knows(wanted):
+            await self.load(wanted)
         asked = [Asked(one, self.lanes(one)) for one in wanted]
         domain = self.requests.domains.of_everybody
         if domain is None:
@@ -331,8 +332,7 @@ class JointAdmission(Struct, frozen=True):
             self._allow_one(one, _of_one(statuses, places), mode)
             for one, places in zip(asked, joint.places_of, strict=True)
         ]
-        whole = self.requests.decisions.allow(snapshot, statuses, mode, charges=charges)
-        return replace(whole, parts=tuple(parts))
+        return self.requests.decisions.allow(snapshot, statuses, mode, charges=charges, parts=tuple(parts))
 
     def _allow_one(
         self, one: Asked, limits: tuple[LimitStatus, ...] = (), mode: Mode | None = None

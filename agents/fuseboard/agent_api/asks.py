@@ -25,8 +25,24 @@ MAX_ASKS = 50
 MAX_KEY = 1_000
 
 
-def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> list[Wanted]:
+class PreparedAsks(tuple[Ask, ...]):
+    """Requests that were checked, for one who asks for the same again and again: see ``prepare``."""
+
+    wanted: Sequence[Wanted]
+    ipv6_prefix: int
+
+
+def prepare(asks: Sequence[Ask], ipv6_prefix: int = IPV6_PREFIX) -> PreparedAsks:
+    """The requests, checked once. Do not change their costs. Raises ``Misconfigured``."""
+    prepared = PreparedAsks(asks)
+    prepared.wanted, prepared.ipv6_prefix = check_asks(asks, ipv6_prefix), ipv6_prefix
+    return prepared
+
+
+def check_asks(asks: object, ipv6_prefix: int = IPV6_PREFIX) -> Sequence[Wanted]:
     """The requests, with values that can be counted. Raises ``Misconfigured``."""
+    if isinstance(asks, PreparedAsks) and asks.ipv6_prefix == ipv6_prefix:
+        return asks.wanted
     if not isinstance(asks, Sequence) or not all(isinstance(ask, Ask) for ask in asks):
         raise Misconfigured(f"asks must be a list of fuseboard.Ask, not {asks!r:.80}")
     if not 1 <= len(asks) <= MAX_ASKS:
@@ -149,7 +165,7 @@ class Asks(PodState, LoopAgent):
         wanted = self._wanted(asks)
         return await self._decided(asks, lambda: self._runtime.admission.joint.check(wanted))
 
-    def _wanted(self, asks: Sequence[Ask]) -> list[Wanted]:
+    def _wanted(self, asks: Sequence[Ask]) -> Sequence[Wanted]:
         wanted = check_asks(asks, self.configuration.snapshot.tuning.ipv6_prefix)
         self._check_loop()
         return wanted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from fuseboard.agent_api.arguments import INVALID
-from fuseboard.agent_api.asks import MAX_ASKS
+from fuseboard.agent_api.asks import MAX_ASKS, prepare
 from fuseboard.contract.descriptors import (
     Charge,
     DescriptorRules,
@@ -165,9 +165,9 @@ class _Reader:
             matches=self._matches,
             limits=self._limits,
             calls=tuple(self._calls),
-            asks=tuple([ask for _, ask in self._asks]),
+            asks=_prepared(self._asks),
             ask_places=tuple([place for place, _ in self._asks]),
-            checks=tuple([ask for _, ask in self._checks]),
+            checks=_prepared(self._checks),
             check_places=tuple([place for place, _ in self._checks]),
             after=tuple(self._after),
             used=tuple(self._used),
@@ -235,6 +235,10 @@ class _Reader:
         if tenant is None and subject == Subject():
             return None
         return Ask(tenant=tenant, subject=subject, cost=cost, costs=costs)
+
+
+def _prepared(placed: Sequence[tuple[int, Ask]]) -> tuple[Ask, ...]:
+    return prepare([ask for _, ask in placed]) if placed else ()
 
 
 def _id(named: dict[Means, str], means: Means) -> str:
