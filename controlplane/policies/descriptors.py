@@ -68,7 +68,7 @@ def wrong_together(
     if size > MAX_TEXTS:
         yield last, f"The files of all domains have {size:,} bytes. {MAX_TEXTS:,} are allowed."
     read = [read_text(text).domain for text in texts.values()]
-    # What is wrong in one domain is a problem of its own text.
+    # A domain has the problems of its own text.
     for where, problem in problems_of_all([domain for domain in read if domain is not None]):
         if not where:
             yield last, problem

@@ -33,7 +33,7 @@ class Tls(Struct, frozen=True, kw_only=True):
 
 
 class Filters(Struct, frozen=True, kw_only=True):
-    """What the filters ask, and where. With ``grpc``, Envoy uses gRPC; otherwise HTTP/1.1 on ``unix``."""
+    """The questions of the filters, and the service: by gRPC with ``grpc``, else by HTTP/1.1 on ``unix``."""
 
     unix: str = "/run/fuseboard/envoy.sock"
     #: An address, or the path of a unix socket.

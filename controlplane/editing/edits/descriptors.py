@@ -42,7 +42,7 @@ def remove_descriptors(
 
 
 def _audited(fields: Fields) -> Fields:
-    """What the audit stores of a text: the history of revisions has the text itself."""
+    """The part of a text that the audit stores: the history of revisions has the text itself."""
     text = fields["file"]
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
     return {"rules": rules_in(text), "sha256": digest, "version": fields["version"]}
