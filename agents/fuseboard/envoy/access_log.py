@@ -10,6 +10,7 @@ from time import monotonic
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
+from msgspec.json import Decoder
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.asks import MAX_ASKS
@@ -72,6 +73,17 @@ class Record(Struct, frozen=True):
     retry_after: str
 
 
+class Ended(Struct, frozen=True):
+    """The end of one request for the worker that gave its permit."""
+
+    permit: str
+    witness: str
+    record: Record
+
+
+_decode_ended = Decoder(tuple[Ended, ...]).decode
+
+
 class Nodes:
     """The Envoys of which outcomes came lately: the breaker counts which of them saw failures.
 
@@ -104,10 +116,19 @@ class Nodes:
 
 
 class AccessLog:
-    """``take`` finds the permit with an id, once: the rate limit service gave it to Envoy."""
+    """``take`` finds the permit with an id, once: the rate limit service gave it to Envoy.
 
-    def __init__(self, agent: Agent, *, take: Callable[[str], Permit | None]) -> None:
-        self._agent, self._take = agent, take
+    ``hand_on`` sends what ended to the worker that has the permit. False if that is no other one.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        take: Callable[[str], Permit | None],
+        hand_on: Callable[[str, Ended], bool] | None = None,
+    ) -> None:
+        self._agent, self._take, self._hand_on = agent, take, hand_on
         self.nodes = Nodes()
         #: Outcomes that counted, and permits that had ended or never were.
         self.outcomes = self.unknown = 0
@@ -138,8 +159,14 @@ class AccessLog:
                 self.cut += 1
                 break
             if one is not None and (record := _read(_texts(one[1].attributes))) is not None:
-                self._note(one[0], record)
+                for name in record.permits:
+                    self._note(name, one[0], record)
         return b""
+
+    def take_ended(self, body: bytes) -> None:
+        """Take what another worker hands on."""
+        for ended in _decode_ended(body):
+            self._note(ended.permit, ended.witness, ended.record)
 
     def _messages(self, request: pb.ExportLogsServiceRequest) -> Iterator[tuple[str, pb.LogRecord] | None]:
         """The records of an export, each with its witness; ``None`` for every other message."""
@@ -151,19 +178,19 @@ class AccessLog:
                 for logged in scope.log_records:
                     yield witness, logged
 
-    def _note(self, witness: str, record: Record) -> None:
-        for name in record.permits:
-            permit = self._take(name)
-            if permit is None:
-                self.unknown += 1
-                continue
-            self.outcomes += 1
-            permit.witness = witness
-            try:
-                self._report(permit, record)
-            except Exception:
-                logger.exception("envoy.defect: an outcome counts as neutral")
-                self._agent.report(permit, Outcome.NEUTRAL)
+    def _note(self, name: str, witness: str, record: Record) -> None:
+        permit = self._take(name)
+        if permit is None:
+            ended = Ended(name, witness, record)
+            self.unknown += self._hand_on is None or not self._hand_on(name, ended)
+            return
+        self.outcomes += 1
+        permit.witness = witness
+        try:
+            self._report(permit, record)
+        except Exception:
+            logger.exception("envoy.defect: an outcome counts as neutral")
+            self._agent.report(permit, Outcome.NEUTRAL)
 
     def _report(self, permit: Permit, record: Record) -> None:
         agent, flags = self._agent, record.flags

@@ -22,12 +22,12 @@ from fuseboard.serving.http1 import Bounds, Connections
 from fuseboard.serving.listeners import Listeners
 from fuseboard.settings import AgentSettings
 from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
-from fuseboard.sidecar.peers import Place
+from fuseboard.sidecar.peers import OUTCOMES_PATH, Peers, Place
 from fuseboard.sidecar.probes import Private, Probes
 from fuseboard.sidecar.routes import Guarded, Sidecar
 
 if TYPE_CHECKING:
-    from fuseboard.envoy.access_log import AccessLog
+    from fuseboard.envoy.access_log import AccessLog, Ended
     from fuseboard.envoy.bridge import Bridge
     from fuseboard.envoy.grpc_server import GrpcListener, GrpcServer
     from fuseboard.envoy.service import RateLimitService
@@ -132,7 +132,10 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
                     grpc = await _serve_grpc(servers, envoy, log, options.envoy_grpc)
             probes = Probes(agent, sidecar, connections, more)
             if place is not None:
-                own, private = place.socket(place.number), Private(sidecar, probes)
+                own, private = (
+                    place.socket(place.number),
+                    Private(sidecar, probes, None if log is None else log.take_ended),
+                )
                 opening = listeners.listen_unix(private, Connections(PRIVATE), own)
                 await listens("the private socket", own, opening)
             elif options.probes is not None:
@@ -155,8 +158,14 @@ def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[RateLimitService, Acces
     service = RateLimitService(
         agent, keep=lambda permit: sidecar.keep_permit(permit)[0], take=sidecar.permits.take
     )
-    log = AccessLog(agent, take=sidecar.permits.take)
+    hand_on = None if sidecar.peers is None else _hand_on(sidecar.peers)
+    log = AccessLog(agent, take=sidecar.permits.take, hand_on=hand_on)
     return service, log, partial(figures.lines, service, log, agent.settings.server)
+
+
+def _hand_on(peers: Peers) -> "Callable[[str, Ended], bool]":
+    """Another worker may have the permit that Envoy's access log names."""
+    return lambda name, ended: peers.hand_on(name, OUTCOMES_PATH, ended)
 
 
 def _bridge(service: "RateLimitService", log: "AccessLog") -> "Bridge":

@@ -13,9 +13,13 @@ from msgspec import Struct
 
 from fuseboard.calling.trace import traceparent
 from fuseboard.cancellation import stop_tasks
-from fuseboard.contract.sidecar import MAX_REPORTS, REPORTS_PATH, Finish, GiveBack, Report
+from fuseboard.contract.sidecar import MAX_REPORTS, REPORTS_PATH
 from fuseboard.serving.unix_client import UnixClient
 
+#: The path of the private socket that takes outcomes from Envoy's access log.
+OUTCOMES_PATH = "/private/outcomes"
+#: Messages to these paths go together, as a list.
+_TOGETHER = {REPORTS_PATH: MAX_REPORTS, OUTCOMES_PATH: MAX_REPORTS}
 #: So many messages may wait for one worker. More are lost, and counted.
 MAX_HANDED_ON = 10_000
 #: When a worker stops, messages that wait have so long.
@@ -52,7 +56,7 @@ class Place(Struct, frozen=True, kw_only=True):
 class _Message(NamedTuple):
     path: str
     trace: str
-    content: Report | Finish | GiveBack
+    content: Struct
 
 
 class Peers:
@@ -71,7 +75,7 @@ class Peers:
         """The messages that could not be handed on: their worker has died, or too many wait for it."""
         return sum(peer.lost for peer in self._peers.values())
 
-    def hand_on(self, name: str, path: str, content: Report | Finish | GiveBack) -> bool:
+    def hand_on(self, name: str, path: str, content: Struct) -> bool:
         """Send ``content`` to the worker whose id ``name`` is, soon. False if it is that of no other one."""
         peer = self._peers.get(name[1:].partition("-")[0])
         return peer is not None and peer.add(_Message(path, traceparent(), content))
@@ -113,7 +117,7 @@ class _Peer:
             while self._waiting:
                 together = self._first()
                 path, trace, content = together[0]
-                body = [one.content for one in together] if path == REPORTS_PATH else content
+                body = [one.content for one in together] if path in _TOGETHER else content
                 await self._client.ask("POST", path, _encode(body), trace)
                 for _ in together:
                     self._waiting.popleft()
@@ -127,7 +131,7 @@ class _Peer:
     def _first(self) -> list[_Message]:
         """The first message, and those after it that fit into the same request."""
         first, together = self._waiting[0], list[_Message]()
-        most = MAX_REPORTS if first.path == REPORTS_PATH else 1
+        most = _TOGETHER.get(first.path, 1)
         for message in self._waiting:
             if len(together) == most or message[:2] != first[:2]:
                 break

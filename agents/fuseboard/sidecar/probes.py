@@ -9,6 +9,7 @@ from fuseboard.integrations import pod_answers
 from fuseboard.serving.exchange import Answer, Request
 from fuseboard.serving.http1 import Connections
 from fuseboard.sidecar import answers
+from fuseboard.sidecar.peers import OUTCOMES_PATH
 from fuseboard.sidecar.routes import Sidecar
 from fuseboard.telemetry.prometheus_text import family
 
@@ -134,10 +135,14 @@ class Private:
 
     problem = staticmethod(answers.problem)
 
-    def __init__(self, sidecar: Sidecar, probes: Probes) -> None:
-        self._sidecar, self._probes = sidecar, probes
+    def __init__(self, sidecar: Sidecar, probes: Probes, take_ended: Callable[[bytes], None] | None) -> None:
+        """``take_ended`` takes outcomes of Envoy's access log, if it comes here."""
+        self._sidecar, self._probes, self._take_ended = sidecar, probes, take_ended
 
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        if self._take_ended is not None and request.path == OUTCOMES_PATH:
+            self._take_ended(request.body)
+            return Answer(200, b"{}")
         return (self._probes if request.path in PATHS else self._sidecar).handle(request)
 
 
