@@ -5,6 +5,7 @@ CI may skip the tests with it (CONTRIBUTING.md has the list): the wheel exists f
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,8 +53,11 @@ class Application:
         #: Answers wait until it is set.
         self.go = asyncio.Event()
         self.go.set()
+        #: The connections of Envoy.
+        self.open: set[asyncio.StreamWriter] = set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open.add(writer)
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 self.served += 1
@@ -66,6 +70,7 @@ class Application:
             pass  # Envoy closed the connection
         finally:
             writer.close()
+            self.open.discard(writer)
 
 
 @asynccontextmanager
@@ -78,6 +83,9 @@ async def application() -> AsyncIterator[Application]:
     finally:
         app.go.set()
         server.close()
+        for writer in app.open:
+            writer.close()
+        await eventually(lambda: not app.open)
 
 
 class Envoy:
@@ -157,8 +165,15 @@ class Sidecar:
     def __init__(self, process: "subprocess.Popen[str]", path: str) -> None:
         self.process, self.path = process, path
         assert process.stdout is not None
-        self.listens = process.stdout.readline()
-        assert path in self.listens
+        assert path in process.stdout.readline()
+        self._probes = process.stdout.readline().removeprefix("probes and metrics on ").strip()
+
+    async def figure(self, name: str) -> int:
+        """A figure of ``/metrics``."""
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+            text = (await http.get(f"{self._probes}/metrics")).text
+        (found,) = re.findall(rf"^{name}(?:{{.*}})? (\d+)$", text, re.MULTILINE)
+        return int(found)
 
     def end(self, how: signal.Signals) -> int:
         """Send the signal, and wait for the end."""
@@ -179,7 +194,7 @@ def sidecar(redis_url: str, folder: Path, transport: str, *options: str) -> Iter
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "fuseboard", "sidecar", "--listen", "off", "--probes", "off"),
+            *(sys.executable, "-m", "fuseboard", "sidecar", "--listen", "off", "--probes", "127.0.0.1:0"),
             *where,
             *options,
         ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 
 from fuseboard import AgentSettings, Mode
 from fuseboard.contract import keys
@@ -31,6 +32,7 @@ from tests.envoy.rules import (
     hourly,
     policy,
 )
+from tests.envoy.samples import sample
 from tests.waiting import eventually
 
 pytestmark = needs_envoy
@@ -96,6 +98,8 @@ async def test_a_tenant_over_its_quota_gets_429_with_our_headers_and_body(stacke
         assert (refused.json()["status"], refused.json()["reason"]) == (429, "quota")
         assert stack.app.served == 2
         assert await stack.envoy.counters(OK, OVER, ERROR, CALLS_OK) == (2, 1, 0, 3)
+        # The log reports two calls, and gives the permit of the refused request back.
+        await eventually(lambda: len(stack.sidecars[0].sidecar.permits) == 0)
 
 
 async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
@@ -167,3 +171,33 @@ async def test_two_envoys_with_a_sidecar_each_never_exceed_a_limit(stacked: Stac
         # Envoy may stop waiting for a decision that spends: each such request hides at most one.
         assert limit - errors <= stack.app.served <= limit
         assert statuses.count(200) == stack.app.served
+
+
+async def test_a_filter_and_routes_that_exist_already_need_another_cluster_only(
+    stacked: Stacked, tmp_path: Path
+) -> None:
+    async with stacked(policy(hourly(2))):
+        config = yaml.safe_load((tmp_path / "edge-0/envoy/envoy.yaml").read_text())
+        ingress = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        (route,) = ingress["route_config"]["virtual_hosts"][0]["routes"]
+        breakers = route["typed_per_filter_config"].pop("fuseboard.breakers")
+        action = {"request_headers": {"header_name": "x-tenant", "descriptor_key": "tenant"}}
+        route["route"]["rate_limits"] = [{"actions": [action]}]
+        route["typed_per_filter_config"] = {"fuseboard.breakers": breakers}
+        old = next(one for one in ingress["http_filters"] if one["name"] == "fuseboard.limits")
+        old["name"] = "envoy.filters.http.ratelimit"
+        old["typed_config"] = {
+            "@type": old["typed_config"]["@type"],
+            "domain": "edge",
+            "timeout": "1s",
+            **yaml.safe_load(sample("rate_limit_service:")),
+        }
+        for with_breakers in (True, False):
+            if not with_breakers:
+                # The filter of the breakers has no part in this route.
+                del route["typed_per_filter_config"]
+            async with serving(yaml.safe_dump(config), tmp_path / f"old-{with_breakers}") as envoy:
+                answers = [(await envoy.http.get("/", headers=ACME)).status_code for _ in range(3)]
+                assert answers == ([200, 200, 429] if with_breakers else [429] * 3)
+                asked = (await envoy.counters(CALLS_OK))[0]
+                assert asked == (3 if with_breakers else 0)

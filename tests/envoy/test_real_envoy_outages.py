@@ -108,7 +108,7 @@ async def test_a_sidecar_that_stops_loses_no_decision_under_load(
 
     with ExitStack() as after_envoy:
         beside = after_envoy.enter_context(sidecar(redis_url, tmp_path, transport, "--drain-s", "600"))
-        async with in_front(tmp_path, transport, "--breaker-domain", "off") as (envoy, _app):
+        async with in_front(tmp_path, transport) as (envoy, _):
             callers = [asyncio.ensure_future(ask(envoy)) for _ in range(10)]
             await eventually(lambda: len(answered) > 100)
             beside.process.send_signal(signal.SIGTERM)
@@ -119,5 +119,11 @@ async def test_a_sidecar_that_stops_loses_no_decision_under_load(
             assert set(answered) == {200}
             assert await envoy.counters(OK, ERROR, CALLS_ERROR) == (len(answered), 0, 0)
             assert beside.process.poll() is None
+
+            async def is_reported() -> bool:
+                return await beside.figure("fuseboard_sidecar_permits") == 0
+
+            await eventually(is_reported)
+            assert await beside.figure("fuseboard_sidecar_permits_expired_total") == 0
         # Envoy has ended, as the application of a sidecar container does.
         assert await asyncio.to_thread(beside.process.wait, PATIENCE_S) == 0
