@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.descriptors import (
     MAX_DOMAINS,
+    Charge,
     DescriptorDomain,
     DescriptorRule,
     with_requests,
@@ -34,6 +35,14 @@ def test_a_rule_that_contradicts_itself_refuses_the_policy_naming_its_place() ->
     )
     with pytest.raises(PolicyError, match=r"descriptors\.edge rule 2\.1: share_threshold needs"):
         read(domain)
+
+
+def test_calls_to_a_dependency_are_not_counted_after_the_work() -> None:
+    tokens = DescriptorRule(key="to", dependency="payments", charge=Charge.AFTER, measure="tokens")
+    assert read(DescriptorDomain(domain="edge", rules=(tokens,))).descriptors
+    calls = replace(tokens, measure="calls")
+    with pytest.raises(PolicyError, match=r"rule 1: A dependency counts calls as they begin"):
+        read(DescriptorDomain(domain="edge", rules=(calls,)))
 
 
 def test_two_files_of_one_domain_refuse_the_policy() -> None:

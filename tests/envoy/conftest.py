@@ -53,18 +53,23 @@ Answering = Callable[..., AbstractAsyncContextManager[Envoy]]
 
 @pytest.fixture
 def answering(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Answering:
-    """Publishes a policy, and starts a sidecar with a rate limit service that has it."""
+    """Publishes a policy, and starts a sidecar with a rate limit service that has it.
+
+    ``client`` and ``url`` are those of another Redis.
+    """
 
     @asynccontextmanager
-    async def start(policy: Policy, **options: Any) -> AsyncIterator[Envoy]:
+    async def start(
+        policy: Policy, *, client: redis.Redis = limits, url: str = redis_url, **options: Any
+    ) -> AsyncIterator[Envoy]:
         # Only these tests need httptools and protobuf.
         from fuseboard.sidecar.app import Options, running
 
-        publish(limits, policy, revision=7, tenants=dict(TENANTS))
-        settings = AgentSettings(redis_url=redis_url, server="edge-1", state_dir=tmp_path / "state")
+        publish(client, policy, revision=7, tenants=dict(TENANTS))
+        settings = AgentSettings(redis_url=url, server="edge-1", state_dir=tmp_path / "state")
         path = str(tmp_path / "envoy.sock")
         async with running(settings, Options(listen=None, envoy_unix=path, **options)) as started:
             await eventually(lambda: started.agent.mode is Mode.SHARED)
-            yield Envoy(started, path, limits)
+            yield Envoy(started, path, client)
 
     return start

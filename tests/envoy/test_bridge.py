@@ -3,7 +3,10 @@
 import asyncio
 import os
 import re
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from fuseboard import Agent
 from fuseboard.decision import Decision
 from fuseboard.envoy import figures
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT
+from tests.agents.published import publish
 from tests.agents.servers import CALLS
 from tests.envoy.conftest import Answering, Envoy, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, request
@@ -156,3 +161,32 @@ def test_the_page_has_every_figure() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
     named = set(re.findall(r"`(fuseboard_envoy_[a-z_]+)`", page))
     assert named == {figure.series for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)}
+
+
+def test_the_command_answers_envoy_alone_until_it_is_stopped(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    publish(limits, RULES, revision=7)
+    path = tmp_path / "envoy.sock"
+    variables = {"FUSEBOARD_REDIS_URL": redis_url, "FUSEBOARD_STATE_DIR": str(tmp_path / "state")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FUSEBOARD_")}
+    options = ("--listen", "off", "--probes", "off", "--envoy-unix", str(path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fuseboard", "sidecar", *options],
+        env=kept | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening for Envoy on unix:{path}\n"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=PATIENCE_S) as http:
+            answer = http.post(f"http://rls{SHOULD_RATE_LIMIT}", content=PATH, headers=PROTOBUF)
+        (status,) = pb.RateLimitResponse.FromString(answer.content).statuses
+        assert (status.code, status.current_limit.requests_per_unit) == (OK, 3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        assert not path.exists()
+    finally:
+        process.kill()
+        process.communicate()

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Agent
+from controlplane.embedded.valkey import Valkey
+from fuseboard import Agent, Mode
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import Tier
 from fuseboard.contract.words import Algorithm, Dimension, Outcome
@@ -15,7 +16,7 @@ from fuseboard.envoy import asks
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.service import InvalidMessage
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY
+from tests.agents.servers import BREAKER, POLICY, TUNING
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, headers, remaining, request
 from tests.waiting import eventually
@@ -372,3 +373,26 @@ async def test_each_descriptor_is_counted_for_its_rule(answering: Answering) -> 
             ("watched", 3, 0, 1),
         }
         assert [(one.domain, one.keys, one.asked) for one in tally.unmatched] == [("edge", "no", 3)]
+
+
+async def test_without_redis_rules_allow_and_quotas_have_the_share_of_the_pod(
+    answering: Answering, valkey: Valkey
+) -> None:
+    # The quota has 60 per minute and a burst of 20, and this pod is alone. Rules of files fail open.
+    policy = msgspec.structs.replace(policy_of(FILE), tuning=TUNING)
+    with redis.Redis.from_url(valkey.url) as client:
+        async with answering(policy, client=client, url=valkey.url) as envoy:
+            valkey.stop()
+            await eventually(lambda: envoy.agent.mode is Mode.LOCAL)
+            path = await envoy.ask(request(descriptor(("path", "/a")), hits=3))
+            assert codes(path) == (OK, [OK])
+            assert not path.statuses[0].HasField("current_limit"), "nobody knows what is left"
+            assert (await envoy.ask(request(descriptor(("path", "/a")), hits=3))).overall_code == OK
+            found = [
+                (await envoy.ask(request(descriptor(("tenant", "acme")), hits=9))).overall_code for _ in "abc"
+            ]
+            assert found == [OK, OK, OVER]
+            call = await envoy.ask(request(descriptor(("to", "x"))))
+            assert "permit" in call.dynamic_metadata
+            assert (await envoy.ask(request(descriptor(("tokens", "x"), hits=5)))).overall_code == OK
+            assert envoy.service.defects == 0

@@ -304,6 +304,8 @@ def _problems_of_rule(rule: DescriptorRule) -> Iterator[str]:
         yield f"{rule.measure!r} cannot be the name of a measure."
     if (rule.measure != "calls" or rule.charge is not Charge.BEFORE) and (rule.unlimited or not rule.decides):
         yield "measure and charge need a rate_limit, means or dependency."
+    if rule.dependency and rule.charge is Charge.AFTER and rule.measure == "calls":
+        yield "A dependency counts calls as they begin: with charge: after, name another measure."
     if rule.accepts_override and rule.limit is None:
         yield "accepts_override needs a rate_limit with a unit."
     if rule.limit is not None:
