@@ -10,11 +10,8 @@ from fuseboard.contract.limits import Limit
 from fuseboard.contract.words import Algorithm, Period
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.envoy import rls_pb2 as pb
-from fuseboard.envoy.asks import Asked, unit
+from fuseboard.envoy.asks import Asked, unit, without_figures
 from fuseboard.integrations.problem import refusal
-
-#: The remaining hits of a rule without a limit.
-UNLIMITED = 2**32 - 1
 
 _OK, _OVER_LIMIT = pb.RateLimitResponse.OK, pb.RateLimitResponse.OVER_LIMIT
 _Status = pb.RateLimitResponse.DescriptorStatus
@@ -28,7 +25,9 @@ _ends: dict[tuple[Period, str], float] = {}
 
 def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str]) -> bytes:
     """``parts`` are the decisions by the places of descriptors, ``permits`` the ids for the access log."""
-    message = pb.RateLimitResponse(overall_code=_OK, statuses=_statuses(asked, parts))
+    message = asked.message
+    for place, part in parts.items():
+        _write(message.statuses[place], asked, place, part)
     if permits:
         message.dynamic_metadata["permit"] = ",".join(permits)
     return message.SerializeToString()
@@ -37,47 +36,44 @@ def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str])
 def refused(asked: Asked, parts: Mapping[int, Decision], decision: Decision) -> bytes:
     """``decision`` refuses the request. Headers and body are those of the middlewares."""
     _, headers, body = refusal(decision)
-    message = pb.RateLimitResponse(
-        overall_code=_OVER_LIMIT,
-        statuses=_statuses(asked, parts),
-        response_headers_to_add=[
-            pb.HeaderValue(key=name, value=value) for name, value in headers if name != "content-length"
-        ],
-        raw_body=body,
-    )
+    message = without_figures(asked.matches)
+    message.overall_code, message.raw_body = _OVER_LIMIT, body
+    for place, part in parts.items():
+        _write(message.statuses[place], asked, place, part)
+    for name, value in headers:
+        if name != "content-length":
+            message.response_headers_to_add.add(key=name, value=value)
     return message.SerializeToString()
 
 
-def _statuses(asked: Asked, parts: Mapping[int, Decision]) -> list[_Status]:
-    return [_status(asked, place, parts.get(place)) for place in range(len(asked.matches))]
-
-
-def _status(asked: Asked, place: int, part: Decision | None) -> _Status:
-    match = asked.matches[place]
-    if match.verdict is Verdict.UNLIMITED:
-        return _Status(code=_OK, limit_remaining=UNLIMITED)
-    if part is None:
-        return _Status(code=_OK)
-    status = _Status(code=_OK if part.allowed else _OVER_LIMIT)
+def _write(status: _Status, asked: Asked, place: int, part: Decision) -> None:
+    """Write the figures of one descriptor. The status may have those of an earlier decision."""
+    match, limit = asked.matches[place], asked.limits[place]
+    shown = None
+    if match.verdict is not Verdict.CALL:  # the limits of a vendor are not for its callers
+        shown = _own(limit, part) if limit is not None else _nearest(part)
+    if shown is None:
+        status.Clear()
+    else:
+        if limit is None or not status.HasField("current_limit"):
+            rule = match.rule
+            _write_limit(status, shown, shown.name if limit is None or rule is None else rule.name)
+        # The scripts count one call for a limit of 0 in shadow mode.
+        status.limit_remaining = min(max(0, shown.remaining or 0), shown.limit)
+        status.duration_until_reset.seconds = _reset_s(shown, limit)
+    status.code = _OK if part.allowed else _OVER_LIMIT
     if part.retry_after_ms:
         status.duration_until_reset.seconds = ceil(part.retry_after_ms / 1000)
-    if match.verdict is Verdict.CALL:
-        # The limits of a vendor are not for its callers.
-        return status
-    rule, limit = match.rule, asked.limits[place]
-    shown = _own(limit, part) if limit is not None else _nearest(part)
-    if shown is None:
-        return status
+
+
+def _write_limit(status: _Status, shown: LimitStatus, name: str) -> None:
+    """A window that is no unit of Envoy has no limit in its answer."""
     number = unit(shown.window_ms, shown.period)
-    if number != pb.UNKNOWN_UNIT:
-        current = status.current_limit
-        current.requests_per_unit, current.unit = shown.limit, number
-        current.name = rule.name if rule is not None and limit is not None else shown.name
-    # The scripts count one call for a limit of 0 in shadow mode.
-    status.limit_remaining = min(max(0, shown.remaining or 0), shown.limit)
-    if not part.retry_after_ms:
-        status.duration_until_reset.seconds = _reset_s(shown, limit)
-    return status
+    if number == pb.UNKNOWN_UNIT:
+        status.ClearField("current_limit")
+        return
+    current = status.current_limit
+    current.requests_per_unit, current.unit, current.name = shown.limit, number, name
 
 
 def _own(limit: Limit, part: Decision) -> LimitStatus | None:

@@ -29,6 +29,8 @@ MAX_REMEMBERED = 4_096
 MAX_REMEMBERED_BYTES = 1_024
 
 CALLS = "calls"
+#: The remaining hits of a rule without a limit.
+UNLIMITED = 2**32 - 1
 
 _UNITS = {1_000: pb.SECOND, 60_000: pb.MINUTE, 3_600_000: pb.HOUR, 86_400_000: pb.DAY, 604_800_000: pb.WEEK}
 _PERIODS = {Period.HOUR: pb.HOUR, Period.DAY: pb.DAY, Period.WEEK: pb.WEEK, Period.MONTH: pb.MONTH}
@@ -72,6 +74,11 @@ class Asked:
     #: Descriptors that would give hits back, and those that no rule decides.
     negative: int
     unmatched: int
+    #: The answer if they are allowed. The figures are written before each use: most of it is always the same.
+    message: pb.RateLimitResponse
+
+    #: ``False`` for each descriptor.
+    nowhere: Sequence[bool]
 
     @property
     def decides(self) -> bool:
@@ -173,6 +180,8 @@ class _Reader:
             used=tuple(self._used),
             shadows=self._shadows,
             negative=sum(negative),
+            nowhere=[False] * len(self._matches),
+            message=without_figures(self._matches),
             unmatched=sum(match.verdict is Verdict.UNMATCHED for match in self._matches),
         )
 
@@ -239,6 +248,16 @@ class _Reader:
 
 def _prepared(placed: Sequence[tuple[int, Ask]]) -> tuple[Ask, ...]:
     return prepare([ask for _, ask in placed]) if placed else ()
+
+
+def without_figures(matches: Sequence[Match]) -> pb.RateLimitResponse:
+    """The answer to descriptors that are allowed, with what is known without a question."""
+    message = pb.RateLimitResponse(overall_code=pb.RateLimitResponse.OK)
+    for match in matches:
+        status = message.statuses.add(code=pb.RateLimitResponse.OK)
+        if match.verdict is Verdict.UNLIMITED:
+            status.limit_remaining = UNLIMITED
+    return message
 
 
 def _id(named: dict[Means, str], means: Means) -> str:

@@ -142,11 +142,13 @@ class RateLimitService:
 
     def _note(self, asked: Asked, taken: Taken) -> None:
         """Count the descriptors for the page of the control plane."""
-        parts, shadow = taken.parts, [False] * len(asked.matches)
-        for place, key in asked.shadows.items():
-            charges = taken.together.charges if taken.together is not None else ()
-            shadow[place] = any(key in charge.account.uncounted for charge in charges)
-        refused = [place in parts and not parts[place].allowed for place in range(len(asked.matches))]
+        parts, refused, shadow = taken.parts, asked.nowhere, asked.nowhere
+        if asked.shadows and taken.together is not None:
+            charges = taken.together.charges
+            uncounted = {key for charge in charges for key in charge.account.uncounted}
+            shadow = [asked.shadows.get(place) in uncounted for place in range(len(asked.matches))]
+        if not all(part.allowed for part in parts.values()):
+            refused = [place in parts and not parts[place].allowed for place in range(len(asked.matches))]
         tallies = self._agent.sidecar_figures.descriptors
         tallies.note(asked.domain, asked.descriptors, asked.matches, refused, shadow)
 
