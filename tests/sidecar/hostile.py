@@ -11,6 +11,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from fuseboard.envoy.access_log import EXPORT, EXPORT_OVER_HTTP
+from fuseboard.envoy.bridge import PROTOBUF
+from fuseboard.envoy.service import SHOULD_RATE_LIMIT
+from fuseboard.serving.exchange import JSON
+from tests.envoy.messages import descriptor, request
+from tests.envoy.test_access_log import export, record
+
 #: Processes that attack at the same time.
 AT_ONCE = 40
 #: A peer that stays waits for the answer for at most this time.
@@ -35,8 +42,10 @@ def unix(path: str) -> Connect:
 class Hostile:
     """Peers of the listeners that ``connects`` reach. The same ``seed`` makes the same choices."""
 
-    def __init__(self, connects: list[Connect], *, token: str, seed: int = 1) -> None:
-        self._connects, self._token = connects, token
+    def __init__(
+        self, connects: list[Connect], *, token: str, of_envoy: Connect | None = None, seed: int = 1
+    ) -> None:
+        self._connects, self._token, self._of_envoy = connects, token, of_envoy
         self._random = random.Random(seed)
         #: Acts that were done.
         self.done = 0
@@ -57,9 +66,13 @@ class Hostile:
 
     async def _act(self) -> None:
         choose = self._random
-        reader, writer = await choose.choice(self._connects)()
+        if self._of_envoy is not None and choose.random() < 0.3:
+            connect, sent = self._of_envoy, self._like_envoy()
+        else:
+            connect, sent = choose.choice(self._connects), self._bytes()
+        reader, writer = await connect()
         try:
-            writer.write(self._bytes())
+            writer.write(sent)
             if choose.random() < 0.2:
                 return  # leaves before the answer
             if choose.random() < 0.1:
@@ -119,16 +132,36 @@ class Hostile:
         )
         return self._post(path, json.dumps(content).encode())
 
+    def _like_envoy(self) -> bytes:
+        """Questions and logs of Envoy with names that nobody knows, and messages that are none."""
+        choose = self._random
+        if choose.random() < 0.2:
+            return self._bytes()
+        name = f"{choose.getrandbits(40):x}"
+        entries = [
+            (choose.choice(("tenant", "vendor", "ip", name)), name) for _ in range(choose.randrange(1, 9))
+        ]
+        asked = request(
+            *(descriptor(*entries[place:]) for place in range(choose.randrange(1, 5))),
+            domain=choose.choice(("edge", "edge", "edge", name)),
+            hits=choose.choice((0, 1, 2**31)),
+        )
+        logged = export(record(f"p{name}", code="500"), node=name)
+        path, body = choose.choice(((SHOULD_RATE_LIMIT, asked), (EXPORT, logged), (EXPORT_OVER_HTTP, logged)))
+        if choose.random() < 0.2:
+            body = choose.choice((choose.randbytes(300), body[:-1], body * 50, b"\x0a" * 3_000))
+        return self._post(path, body, kind=PROTOBUF) * choose.randrange(1, 12)
+
     def _odd(self) -> Any:
         choose = self._random
         value = choose.choice((None, -1, 1.5, 10**30, "", "x" * 10_000, "\x00", [], {}, True))
         return choose.choice((value, [value], {"dependency": value, "tenant": value, "reports": [value]}))
 
-    def _post(self, path: str, body: bytes, *, length: int | None = None) -> bytes:
+    def _post(self, path: str, body: bytes, *, length: int | None = None, kind: str = JSON) -> bytes:
         token = self._token if self._random.random() < 0.9 else "wrong"
         given = len(body) if length is None else length
         return (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             f"Traceparent: 00-{self._random.getrandbits(128):032x}-{self._random.getrandbits(64):016x}-01\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {given}\r\n\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {given}\r\n\r\n"
         ).encode() + body

@@ -23,8 +23,8 @@ class Process:
         #: The addresses that the process names, in its order.
         self.addresses: list[str] = []
         # The probes come last.
-        while (line := process.stdout.readline()).startswith("listening on "):
-            self.addresses.append(line.removeprefix("listening on ").strip())
+        while (line := process.stdout.readline()).startswith("listening "):
+            self.addresses.append(line.strip().partition(" on ")[2])
         self.url = self.addresses[0]
         self.probes = line.removeprefix("probes and metrics on ").strip()
 

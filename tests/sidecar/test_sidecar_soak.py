@@ -3,17 +3,19 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-import msgspec
 import pytest
 import redis
 
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from tests.agents.published import publish
-from tests.agents.servers import PATIENT, POLICY, TENANTS
+from tests.agents.servers import POLICY, TENANTS
+from tests.envoy.conftest import policy_of
 from tests.sidecar.hostile import Hostile, tcp, unix
 from tests.sidecar.processes import Process, sidecar
 
@@ -27,12 +29,23 @@ MOST_MIB = 96
 NOISE_MIB = 4
 
 SLOTS = Limit(name="at-once", limit=1_000, window_ms=600_000, algorithm=Algorithm.CONCURRENCY)
+#: A tenant that Envoy names, a vendor behind its breaker, and a limit for each address.
+RULES = """
+domain: edge
+descriptors:
+  - key: tenant
+    means: tenant
+  - key: vendor
+    dependency: payments
+  - key: ip
+    rate_limit: {unit: minute, requests_per_unit: 100}
+"""
 PER_ADDRESS = Limit(name="address", limit=100, window_ms=60_000, per=(Dimension.IP,))
 
 
 def policy() -> Policy:
     tiers = (Tier(name="free", quotas=(*POLICY.tiers[0].quotas, SLOTS)), Tier(name="unlimited"))
-    return msgspec.structs.replace(POLICY, tiers=tiers, subject_limits=(PER_ADDRESS,), tuning=PATIENT)
+    return policy_of(RULES, tiers=tiers, subject_limits=(PER_ADDRESS,))
 
 
 def resident_mib(pid: int) -> float:
@@ -40,9 +53,14 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def hostile(one: Process, socket: Path) -> Hostile:
-    ports = [int(url.rpartition(":")[2]) for url in (one.url, one.probes)]
-    return Hostile([*map(tcp, ports), unix(str(socket))], token=one.token)
+@contextmanager
+def pressed(redis_url: str, folder: Path) -> Iterator[tuple[Process, Hostile]]:
+    """A sidecar with every listener, and its hostile peers."""
+    socket, bridge = str(folder / "sock"), str(folder / "envoy")
+    with sidecar(redis_url, folder, "--unix", socket, "--envoy-unix", bridge) as one:
+        ports = [int(url.rpartition(":")[2]) for url in (one.url, one.probes)]
+        connects = [*map(tcp, ports), unix(socket)]
+        yield one, Hostile(connects, token=one.token, of_envoy=unix(bridge))
 
 
 def decides(one: Process) -> bool:
@@ -53,9 +71,7 @@ async def test_hostile_input_leaves_a_sidecar_small_and_able_to_decide(
     limits: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     publish(limits, policy(), revision=7, tenants=dict(TENANTS))
-    socket = tmp_path / "sock"
-    with sidecar(redis_url, tmp_path, "--unix", str(socket)) as one:
-        peers = hostile(one, socket)
+    with pressed(redis_url, tmp_path) as (one, peers):
         await peers.press(acts=SHORT_ACTS)
         assert peers.done >= SHORT_ACTS
         assert decides(one)
@@ -68,9 +84,9 @@ async def test_memory_stays_flat_through_an_hour_of_hostile_input(
     limits: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     publish(limits, policy(), revision=7, tenants=dict(TENANTS))
-    socket, samples = tmp_path / "sock", list[float]()
-    with sidecar(redis_url, tmp_path, "--unix", str(socket)) as one:
-        peers, begun = hostile(one, socket), monotonic()
+    samples = list[float]()
+    with pressed(redis_url, tmp_path) as (one, peers):
+        begun = monotonic()
         pressing = asyncio.create_task(peers.press(for_s=SOAK_S))
         while not (await asyncio.wait({pressing}, timeout=LOOK_S))[0]:
             samples.append(resident_mib(one.process.pid))
