@@ -18,6 +18,7 @@ from msgspec import Struct
 from fuseboard.serving.call import Waiting, begin
 from fuseboard.serving.exchange import Answer, Request, Service
 from fuseboard.serving.heads import KnownHeads
+from fuseboard.serving.shares import may_have_more
 from fuseboard.serving.sockets import peer_uid
 
 logger = logging.getLogger("fuseboard.serving")
@@ -63,8 +64,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
 class Connections:
     """The open connections that share their bounds."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __init__(self, bounds: Bounds, *, fair: bool = False) -> None:
+        """If they are ``fair``, one user of a unix socket cannot use them up."""
+        self.bounds, self._fair = bounds, fair
         self.heads = KnownHeads(bounds.body_bytes)
         self._open: set[Http1] = set()
         self._lingering: set[Http1] = set()
@@ -88,8 +90,11 @@ class Connections:
 
     def add(self, one: "Http1") -> bool:
         """When there are too many, the connection that has had no answer for the longest time is closed."""
-        if len(self._open) >= self.bounds.connections:
-            idle = [other for other in self._open if not other.is_busy]
+        most, among = self.bounds.connections, self._open
+        if self._fair and len(among) < most:
+            among = {other for other in among if other.uid == one.uid}
+        if len(self._open) >= most or (self._fair and not may_have_more(len(among), len(self._open), most)):
+            idle = [other for other in among if not other.is_busy]
             if not idle:
                 self.refused += 1
                 if len(self._lingering) < MAX_LINGERING:
@@ -196,7 +201,7 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._uid = peer_uid(transport.get_extra_info("socket"))
+        self.uid = peer_uid(transport.get_extra_info("socket"))
         self._transport.set_write_buffer_limits(high=self._bounds.write_bytes)
         if not self._connections.add(self):
             self._refuse(503, "busy", f"more than {self._bounds.connections} connections are open")
@@ -228,7 +233,7 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._whole = b""
         if not self._partial and not self._queue and self._may_begin:
-            if (known := self._connections.heads.request_in(data, self._uid)) is not None:
+            if (known := self._connections.heads.request_in(data, self.uid)) is not None:
                 self._begin(known, True)
                 return
             self._whole = data
@@ -331,7 +336,7 @@ class Http1(asyncio.Protocol):
             path=self._url.decode("latin-1"),
             headers=self._headers,
             body=self._body,
-            uid=self._uid,
+            uid=self.uid,
         )
         if self._whole and self._keeps:
             self._connections.heads.learn(self._whole, request)

@@ -20,6 +20,7 @@ from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
 from fuseboard.serving.http1 import Bounds, Connections
 from fuseboard.serving.listeners import Listeners
+from fuseboard.serving.sockets import KNOWS_PEERS
 from fuseboard.settings import AgentSettings
 from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
 from fuseboard.sidecar.peers import OUTCOMES_PATH, Peers, Place
@@ -96,11 +97,12 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
     """A sidecar with its agent. Raises ``Misconfigured`` if an address cannot be used."""
     listeners = Listeners()
     # Each has its own bounds: a process without access to the unix socket cannot use its connections up.
-    tcp, local = Connections(options.bounds), Connections(options.bounds)
+    fair = settings.serves_node and KNOWS_PEERS
+    tcp, local = Connections(options.bounds), Connections(options.bounds, fair=fair)
     connections: tuple[Connections, ...] = (tcp, local)
     async with Agent(settings=settings) as agent:
         place = options.place
-        sidecar = Sidecar(agent, tenants=options.tenants, place=place)
+        sidecar = Sidecar(agent, tenants=options.tenants, place=place, fair=fair)
         listeners.on_sweep.append(sidecar.sweep)
         port = probes_port = 0
         envoy: RateLimitService | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -29,6 +30,7 @@ from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.serving.exchange import JSON, Answer, Request
+from fuseboard.serving.shares import Uid, may_have_more
 from fuseboard.sidecar import answers, openapi
 from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.operators import Operators
@@ -93,18 +95,22 @@ class Sidecar:
         tenants: TenantNames | None = None,
         most_waiting: int = MAX_WAITING,
         place: Place | None = None,
+        fair: bool = False,
     ) -> None:
+        """``fair`` divides the bounds among the users of the unix socket."""
         self._agent, self._tenants, self._most_waiting = agent, tenants, most_waiting
         #: The other workers; ``None`` if there are none.
         self.peers = None if place is None else Peers(place)
         permits, holds = ("p", "h") if place is None else (place.letters("p"), place.letters("h"))
         # An expired permit frees its slot and its probe. What was spent stays spent.
-        self.permits = Kept[Permit](permits, lambda permit: agent.report(permit, Outcome.NEUTRAL))
+        self.permits = Kept[Permit](permits, lambda permit: agent.report(permit, Outcome.NEUTRAL), fair=fair)
         agent.sidecar_figures.permits = self._permit_counters
         # A limit frees the slots of an expired request itself, after its window.
-        self.holds = Kept[Decision](holds, lambda decision: None)
+        self.holds = Kept[Decision](holds, lambda decision: None, fair=fair)
         self.reports = Reports(agent, self.permits, self.peers)
         self.waiting = 0
+        #: Of each user of the unix socket, if the bounds are fair.
+        self._waiting_of: Counter[Uid] | None = Counter() if fair else None
         #: Admissions that got no decision, because too many waited.
         self.busy = 0
         #: Questions about tenants that the application may not use.
@@ -151,10 +157,10 @@ class Sidecar:
             return answers.problem(400, "malformed", str(error))
         return answer(asked, request)
 
-    def keep_permit(self, permit: Permit) -> tuple[str, float]:
+    def keep_permit(self, permit: Permit, uid: Uid = None) -> tuple[str, float]:
         """The id of a permit, and the seconds in which its report must come."""
         expires_s = _expires_s(permit)
-        return self.permits.keep(permit, expires_s), expires_s
+        return self.permits.keep(permit, expires_s, uid), expires_s
 
     def sweep(self) -> None:
         self.permits.sweep()
@@ -196,10 +202,14 @@ class Sidecar:
 
     def _call(self, asked: AskCall, request: Request) -> _Answering:
         self.reports.take(asked.reports)
-        return self._refuse_tenant(asked.tenant or None) or self._admit(self._admit_call(asked), request)
+        return self._refuse_tenant(asked.tenant or None) or self._admit(
+            self._admit_call(asked, request.uid), request
+        )
 
     def _request(self, asked: AskRequest, request: Request) -> _Answering:
-        return self._refuse_tenant(asked.tenant) or self._admit(self._admit_request(asked), request)
+        return self._refuse_tenant(asked.tenant) or self._admit(
+            self._admit_request(asked, request.uid), request
+        )
 
     def _check(self, asked: AskCheck, request: Request) -> _Answering:
         return self._refuse_tenant(asked.tenant) or self._admit(self._checked(asked), request)
@@ -222,11 +232,11 @@ class Sidecar:
         return answers.problem(403, "tenant", "no pattern of --tenants has this tenant")
 
     async def _admit(self, admission: Coroutine[Any, Any, Answer], request: Request) -> Answer:
-        if self.waiting >= self._most_waiting:
+        if not self._may_wait(request.uid):
             self.busy += 1
             admission.close()
-            return answers.problem(503, "busy", f"{self._most_waiting} admissions wait already")
-        self.waiting += 1
+            return answers.problem(503, "busy", f"{self.waiting} admissions wait already")
+        self._count_waiting(request.uid, 1)
         try:
             if _TRACE not in request.headers:
                 return await admission
@@ -240,10 +250,23 @@ class Sidecar:
         except Misconfigured as error:
             return answers.problem(400, "invalid", str(error))
         finally:
-            self.waiting -= 1
+            self._count_waiting(request.uid, -1)
             admission.close()  # it has not begun if the caller left before its task did
 
-    async def _admit_call(self, asked: AskCall) -> Answer:
+    def _may_wait(self, uid: Uid) -> bool:
+        most, of_users = self._most_waiting, self._waiting_of
+        if of_users is not None and not may_have_more(of_users[uid], self.waiting, most):
+            return False
+        return self.waiting < most
+
+    def _count_waiting(self, uid: Uid, change: int) -> None:
+        self.waiting += change
+        if self._waiting_of is not None:
+            self._waiting_of[uid] += change
+            if not self._waiting_of[uid]:
+                del self._waiting_of[uid]
+
+    async def _admit_call(self, asked: AskCall, uid: Uid) -> Answer:
         permit = await self._agent.admit_call(
             asked.dependency,
             tenant=asked.tenant,
@@ -254,13 +277,13 @@ class Sidecar:
             tier=asked.tier,
             deadline_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
         )
-        permit_id, expires_s = self.keep_permit(permit)
+        permit_id, expires_s = self.keep_permit(permit, uid)
         # A call whose caller has just left is not made.
         return answers.allowed_call(
             permit, permit_id, expires_s, lambda: self._end_unused(self.permits.take(permit_id))
         )
 
-    async def _admit_request(self, asked: AskRequest) -> Answer:
+    async def _admit_request(self, asked: AskRequest, uid: Uid) -> Answer:
         decision = await self._agent.admit_request(
             asked.tenant,
             asked.cost,
@@ -273,7 +296,7 @@ class Sidecar:
         hold = None
         # ``Decision.holds_slots`` is true of all without Redis: those would displace the ones that matter.
         if asked.costs or any(charge.demand.holds_slots for charge in decision.charges):
-            hold = self.holds.keep(decision, _hold_s(decision))
+            hold = self.holds.keep(decision, _hold_s(decision), uid)
         # A request whose caller has just left is not served.
         return answers.allowed_request(decision, hold, lambda: self._take_back(decision, hold))
 
