@@ -12,7 +12,7 @@ from fuseboard import Agent, Mode
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import Tier
 from fuseboard.contract.words import Algorithm, Dimension, Outcome
-from fuseboard.envoy import asks
+from fuseboard.envoy import answers, asks
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.service import InvalidMessage
 from tests.agents.published import publish
@@ -323,6 +323,19 @@ async def test_a_defect_allows_the_request_and_keeps_no_permit(
         answer = await envoy.ask(request(descriptor(("to", "x")), descriptor(("path", "/a"))))
         assert answer.overall_code == OK
         assert (envoy.service.defects, len(envoy.sidecar.permits)) == (1, 0)
+
+
+async def test_an_answer_that_cannot_be_written_keeps_no_permit(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with answering(RULES) as envoy:
+
+        def fail(*given: object) -> bytes:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(answers, "allowed", fail)
+        answer = await envoy.ask(request(descriptor(("to", "x"))))
+        assert (answer.overall_code, len(envoy.sidecar.permits), envoy.service.defects) == (OK, 0, 1)
 
 
 async def test_new_rules_count_for_requests_that_were_asked_before(

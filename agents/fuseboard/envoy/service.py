@@ -5,6 +5,7 @@ Servers of gRPC and of HTTP/1.1 call it. It belongs to the loop of the agent.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from fuseboard.agent import Agent
@@ -33,6 +34,8 @@ class Taken:
         #: By the places of descriptors.
         self.parts: dict[int, Decision] = {}
         self.permits: list[Permit] = []
+        #: The ids of the permits, once they have some.
+        self.names: list[str] = []
         self.together: Decision | None = None
 
 
@@ -120,8 +123,8 @@ class RateLimitService:
 
     def _allow(self, asked: Asked, taken: Taken) -> Answered:
         agent, together = self._agent, taken.together
-        ids = [self._keep(permit) for permit in taken.permits]
-        body = answers.allowed(asked, taken.parts, ids)
+        taken.names = [self._keep(permit) for permit in taken.permits]
+        body = answers.allowed(asked, taken.parts, taken.names)
         if together is not None and together.holds_slots():
             # Envoy does not say when a request ends, so its slots are free at once.
             agent.finish(together)
@@ -130,15 +133,7 @@ class RateLimitService:
         for call in asked.used:
             agent.charge(call.dependency, call.costs or {}, tenant=call.tenant)
 
-        def unsent() -> None:
-            for name in ids:
-                permit = self._take(name)
-                if permit is not None:
-                    agent.give_back(permit)
-            if together is not None:
-                agent.give_back(together)
-
-        return Answered(body, unsent)
+        return Answered(body, partial(self._give_back, taken))
 
     def _note(self, asked: Asked, taken: Taken) -> None:
         """Count the descriptors for the page of the control plane."""
@@ -153,7 +148,10 @@ class RateLimitService:
         tallies.note(asked.domain, asked.descriptors, asked.matches, refused, shadow)
 
     def _give_back(self, taken: Taken) -> None:
-        for permit in taken.permits:
-            self._agent.give_back(permit)
+        # A permit that was reported is not found any more.
+        permits = [self._take(name) for name in taken.names] if taken.names else taken.permits
+        for permit in permits:
+            if permit is not None:
+                self._agent.give_back(permit)
         if taken.together is not None and taken.together.allowed:
             self._agent.give_back(taken.together)
