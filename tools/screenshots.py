@@ -223,7 +223,9 @@ def _demo() -> Iterator[tuple[str, str, str]]:
 
 
 def _fill(browser: Browser, given: argparse.Namespace) -> None:
-    """Give every list an entry: suggestions, an override, a template, a planned change, an import."""
+    """Give every list an entry: suggestions, an override, a template, rules for Envoy, a planned change
+    and an import.
+    """
     # The demo itself has no suggestions: they need two pods, and its models have one. It has no month that is
     # over, and no budget that is older than its calls.
     # As in the demo, only its folder counts.
@@ -254,6 +256,10 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.fill(".form [name=reason]", "CAP-771 one limit for all partners")
     page.click(".form button[type=submit]")
     page.wait_for_url("**/templates/of/**")
+    page.goto("/envoy/new")
+    page.fill("[name=reason]", "CAP-790 limits of the edge")
+    page.click("button[value=save]")
+    page.wait_for_url("**/envoy/of/**")
     page.goto("/edit/tier?key=pro&limit.requests.limit=45")
     page.fill("[name=reason]", "CRM-5581 a new contract")
     page.fill("[name=starts]", time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() + 86400)))

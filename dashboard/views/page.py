@@ -20,7 +20,7 @@ from controlplane.accounts.permissions import environment_in, reads_of_people
 from controlplane.alerts.models import Receiver
 from controlplane.alerts.state.stored_alerts import stored_alerts, with_last_evaluation
 from controlplane.phrases import listed
-from controlplane.policies.models import Dependency, Template, Tier
+from controlplane.policies.models import Dependency, DescriptorFile, Template, Tier
 from controlplane.spending.budget_rows import Account, Budget
 from controlplane.status.facts import EnvironmentFacts, Facts
 from controlplane.status.read_facts import read_environment, read_facts
@@ -41,7 +41,7 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
 
-_Named = Account | Budget | Dependency | Receiver | Template | Tier
+_Named = Account | Budget | Dependency | DescriptorFile | Receiver | Template | Tier
 _Row = TypeVar("_Row", bound=Model)
 _ErrorAnswer = Callable[[HttpRequest, Exception], HttpResponse]
 

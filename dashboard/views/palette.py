@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, may_for_some, require_role
 from controlplane.page_addresses import home_of
-from controlplane.policies.models import Tenant, Tier
+from controlplane.policies.models import DescriptorFile, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
 from controlplane.spending.budget_rows import Budget
 from dashboard.environments import environments_of
@@ -51,6 +51,7 @@ def palette(request: HttpRequest) -> JsonResponse:
         *_commands(request),
         *_pods(live),
         *_named(request),
+        *_domains(request),
         *(
             _entry(f"runbook:{book.slug}", book.title, "Runbook", reverse("runbook", args=[book.slug]))
             for book in every_runbook()
@@ -270,6 +271,16 @@ def _named(request: HttpRequest) -> list[Entry]:
                 )
                 for name in names_of(Budget, where)[:_MAX_NAMED]
             ),
+        ]
+    except (OperationalError, InterfaceError):
+        return []  # Their pages need Postgres too.
+
+
+def _domains(request: HttpRequest) -> list[Entry]:
+    try:
+        return [
+            _entry(f"envoy:{name}", name, "Rules for Envoy", reverse("envoy_domain", args=[name]))
+            for name in names_of(DescriptorFile, environment_in(request))
         ]
     except (OperationalError, InterfaceError):
         return []  # Their pages need Postgres too.

@@ -285,3 +285,9 @@ def test_a_domain_that_nobody_asked_for_says_so(log_in: Any) -> None:
     listed = text(client.get("/envoy"))
     assert "edge 4 0 0 0" in listed
     assert "Domains without rules" not in listed
+
+
+def test_the_palette_finds_a_domain(log_in: Any) -> None:
+    put()
+    entries = {entry["id"]: entry for entry in log_in("vera").get("/palette").json()["entries"]}
+    assert entries["envoy:edge"]["href"] == WHERE

@@ -55,6 +55,11 @@ class FileForm(EditForm):
         self.then = reverse("envoy_domain", args=[domain])
         return revision
 
+    def refuse_reason(self) -> None:
+        # Only the button that saves has a reason.
+        if self.act == "save":
+            super().refuse_reason()
+
     def _uploaded(self) -> str:
         file = self.request.FILES.get("upload")
         if not isinstance(file, UploadedFile):
