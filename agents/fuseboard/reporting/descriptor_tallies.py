@@ -26,7 +26,7 @@ from fuseboard.contract.descriptor_tallies import (
     rule_of,
     shortened,
 )
-from fuseboard.contract.descriptors import Entry, Match, Verdict
+from fuseboard.contract.descriptors import DescriptorRule, Entry, Match, Verdict
 from fuseboard.reporting.numbered_parts import NumberedParts, take_rows
 from fuseboard.reporting.refusal_samples import template_of
 
@@ -41,6 +41,8 @@ _TRIED = 20
 #: Characters of a value that are read for an example.
 _READ = 200
 _MAX_COUNT = 2**31 - 1
+# Members of enumerations are slow to look up in Python 3.11.
+_UNMATCHED, _REPLACED = Verdict.UNMATCHED, Verdict.REPLACED
 
 #: Digits in a row that identify someone also between other signs, such as those of a telephone number.
 _DIGITS = re.compile(r"\d{4,}")
@@ -86,7 +88,7 @@ class _Table:
 
     def note_unmatched(self, domain: str, descriptor: Sequence[Entry]) -> None:
         lists = self.unmatched.setdefault(domain, {})
-        keys = shortened(joined(key for key, _ in descriptor), MAX_KEYS)
+        keys = shortened(joined([key for key, _ in descriptor]), MAX_KEYS)
         found = lists.get(keys)
         if found is None:
             if len(lists) >= MAX_LISTS:
@@ -105,6 +107,8 @@ class DescriptorTallies:
         self._now = now
         self._lock = Lock()
         self._table = _Table()
+        #: The ids of the rules of all entries -> the name of the last rule, and the rules.
+        self._names: dict[tuple[int, ...], tuple[str, tuple[DescriptorRule, ...]]] = {}
         # The others are for the sync thread only.
         self._rules: deque[RuleTally] = deque()
         self._unmatched: deque[UnmatchedTally] = deque()
@@ -133,10 +137,20 @@ class DescriptorTallies:
                 table.left_out += len(matches)
                 return
             for descriptor, match, over, would in zip(descriptors, matches, refused, shadow, strict=True):
-                if match.verdict is Verdict.UNMATCHED:
+                if match.verdict is _UNMATCHED:
                     table.note_unmatched(domain, descriptor)
-                elif match.verdict is not Verdict.REPLACED:
-                    table.note_rule(domain, rule_of(match.path), over, would)
+                elif match.verdict is not _REPLACED:
+                    table.note_rule(domain, self._name_of(match.path), over, would)
+
+    def _name_of(self, path: tuple[DescriptorRule, ...]) -> str:
+        # A rule has no short hash. As long as it is kept here, no other object has its id.
+        key = tuple(map(id, path))
+        found = self._names.get(key)
+        if found is None:
+            if len(self._names) >= MAX_RULES:
+                self._names.clear()
+            found = self._names[key] = (rule_of(path), path)
+        return found[0]
 
     # Called by the sync thread
 

@@ -144,12 +144,11 @@ class DescriptorFigures:
         self._dirty.pop(name, None)
 
     def erase_examples(self) -> None:
-        """Forget all examples: one may name a tenant that is erased."""
+        """Forget all examples: one may name a tenant that is erased. Its erasure deletes all rows."""
         for name, domain in self._domains.items():
+            self._dirty[name] = None
             for step in domain.steps.values():
-                if step.examples:
-                    step.examples = {}
-                    self._dirty[name] = None
+                step.examples = {}
 
     def _is_new(self, beat: SyncRequest, tally: DescriptorTally) -> bool:
         boot, number = self._numbers.pop(beat.server, (beat.boot, 0))

@@ -231,7 +231,8 @@ def test_a_row_is_written_again_if_postgres_refused_it() -> None:
 async def test_no_example_names_a_tenant_that_was_erased(database: Any) -> None:
     clock = TurnedClock()
     gateway = gateway_with_rules(clock)
-    await report(gateway, "pod-1", tally(1, UnmatchedTally("edge", "tenant", 3, ("acme-4711",))))
+    rule, unmatched = RuleTally("edge", "ip", 1), UnmatchedTally("calls", "tenant", 3, ("acme-4711",))
+    await report(gateway, "pod-1", tally(1, rule, unmatched))
     await write(gateway, clock)
     await sync_to_async(erase)(
         environment="production", kind="tenant", value="acme-4711", reason="ticket 12", actor=ADA
@@ -239,8 +240,9 @@ async def test_no_example_names_a_tenant_that_was_erased(database: Any) -> None:
     assert (await sync_to_async(asked_lately)("production", clock.wall())).domains == ()
     gateway.fleet("production").sums.descriptors.erase_examples()
     await write(gateway, clock)
-    (edge,) = (await sync_to_async(asked_lately)("production", clock.wall())).domains
-    assert (edge.unmatched[0].asked, edge.unmatched[0].examples) == (3, ())
+    calls, edge = (await sync_to_async(asked_lately)("production", clock.wall())).domains
+    assert (calls.unmatched[0].asked, calls.unmatched[0].examples) == (3, ())
+    assert edge.rules["ip"].asked == 1
 
 
 @pytest.mark.usefixtures("token", "thread_connections")
