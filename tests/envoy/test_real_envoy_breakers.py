@@ -1,12 +1,14 @@
 """Breakers of calls through a real Envoy: its access log says how they end."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pytest
 import redis
 import yaml
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 from fuseboard import AgentSettings, Mode
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Tier
+from fuseboard.envoy import access_log
 from fuseboard.envoy.grpc_server import GrpcListener
 from fuseboard.sidecar.app import Options, Running, running
 from tests.agents.limit_kinds import window
@@ -76,10 +79,15 @@ async def envoys(
     )
     if change is not None:
         config = yaml.safe_load(text)
-        change(config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"])
+        change(config)
         text = yaml.safe_dump(config)
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(serving(text, folder / node, node=node)) for node in nodes]
+
+
+def manager_of(config: Any) -> Any:
+    """The HTTP connection manager of a whole configuration."""
+    return config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
 
 
 def state(limits: redis.Redis) -> str:
@@ -211,8 +219,8 @@ async def test_the_log_reaches_the_process_that_gave_the_permit(
 async def test_attempts_are_charged_and_refusals_of_the_limits_give_back(
     answering: Answering, tmp_path: Path
 ):
-    def retries(manager: Any) -> None:
-        (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+    def retries(config: Any) -> None:
+        (route,) = manager_of(config)["route_config"]["virtual_hosts"][0]["routes"]
         route["route"]["retry_policy"] = {
             "retry_on": "5xx",
             "num_retries": 2,
@@ -242,9 +250,76 @@ async def test_attempts_are_charged_and_refusals_of_the_limits_give_back(
         await eventually(left, accept=lambda remaining: remaining == 500 - 3 - 2 - 1)
 
 
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer nothing: close the connection at once, or when the client does."""
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        if b"/late" in await reader.readuntil(b"\r\n\r\n"):
+            await reader.read()
+    writer.close()
+
+
+async def test_each_way_to_fail_has_its_kind(
+    answering: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kinds: list[str] = []
+    monkeypatch.setattr(access_log, "note_failure", lambda permit, kind: kinds.append(kind))
+    upstream = await asyncio.start_server(closes, "127.0.0.1", 0)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nobody listens on it
+        clusters = {
+            "closing": upstream.sockets[0].getsockname()[1],
+            "away": unused.getsockname()[1],
+            "empty": None,
+        }
+
+        def routes(config: Any) -> None:
+            (host,) = manager_of(config)["route_config"]["virtual_hosts"]
+            (usual,) = host["routes"]
+            host["routes"] = [
+                usual | {"match": {"prefix": f"/{name}"}, "route": {"cluster": name, "timeout": "0.3s"}}
+                for name in clusters
+            ]
+            config["static_resources"]["clusters"] += [
+                _cluster(name, port) for name, port in clusters.items()
+            ]
+
+        calls = CALLS.replace("    value: app\n", "")  # each cluster
+        rules = replace(policy(consecutive_failures=100), descriptors=policy_of(calls, EDGE).descriptors)
+        async with (
+            upstream,
+            answering(rules) as service,
+            application() as app,
+            envoys(service, app, tmp_path, "edge-1", change=routes) as (envoy,),
+        ):
+            paths = {
+                "/closing": "connection_lost",
+                "/closing/late": "timeout",
+                "/away": "connection_failed",
+                "/empty": "no_healthy_upstream",
+            }
+            for number, path in enumerate(paths, start=1):
+                assert (await envoy.http.get(path)).status_code in (503, 504)
+                await eventually(lambda outcomes=number: service.log.outcomes == outcomes)
+            assert kinds == list(paths.values())
+
+
+def _cluster(name: str, port: int | None) -> Any:
+    hosts = (
+        []
+        if port is None
+        else [{"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}]
+    )
+    endpoints = [{"lb_endpoints": [{"endpoint": host} for host in hosts]}]
+    return {
+        "name": name,
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": name, "endpoints": endpoints},
+    }
+
+
 async def test_without_the_log_permits_expire(answering: Answering, tmp_path: Path):
-    def no_log(manager: Any) -> None:
-        del manager["access_log"]
+    def no_log(config: Any) -> None:
+        del manager_of(config)["access_log"]
 
     async with (
         answering(policy()) as service,
