@@ -91,8 +91,8 @@ async def application() -> AsyncIterator[Application]:
 class Envoy:
     """One process of Envoy. ``http`` sends it requests, as a client of the application would."""
 
-    def __init__(self, admin: httpx.AsyncClient, http: httpx.AsyncClient) -> None:
-        self._admin, self.http = admin, http
+    def __init__(self, admin: httpx.AsyncClient, http: httpx.AsyncClient, pid: int, port: int) -> None:
+        self._admin, self.http, self.pid, self.port = admin, http, pid, port
 
     async def counters(self, *names: str) -> tuple[int, ...]:
         """Counters that Envoy has not made yet are 0."""
@@ -137,7 +137,7 @@ async def serving(config: str, folder: Path, *, threads: int = 1, node: str = ""
             async with httpx.AsyncClient(
                 base_url=base, trust_env=False, timeout=PATIENCE_S, limits=limits
             ) as http:
-                yield Envoy(admin, http)
+                yield Envoy(admin, http, process.pid, port)
 
 
 @contextmanager

@@ -1,19 +1,29 @@
 """Callers that each make one call after the other, over one connection.
 
-A pair is a question and its report. envoyproxy/ratelimit has no report: there, a pair is one question.
+A pair is a question and its report. envoyproxy/ratelimit and Envoy's filter have no report: there, a pair is
+one question.
 """
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, Literal
 
-Kind = Literal["two requests", "carried", "json"]
+#: The last two are requests to an Envoy, which asks about their tenant if they name one.
+Kind = Literal["two requests", "carried", "json", "of tenants", "of nobody"]
 
 DEPENDENCY = "payments"
 #: The key and the value by which envoyproxy/ratelimit finds its limit.
 ENTRY = {"key": "dependency", "value": DEPENDENCY}
 DOMAIN = "bench"
-_ALLOWED = {"two requests": b'"allowed":true', "carried": b'"allowed":true', "json": b'"overallCode":"OK"'}
+#: Each caller that Envoy asks about is a tenant of its own.
+TENANT_KEY, TENANT_HEADER = "tenant", "x-tenant"
+_ALLOWED = {
+    **dict.fromkeys(("two requests", "carried"), b'"allowed":true'),
+    "json": b'"overallCode":"OK"',
+    # What the application behind Envoy answers.
+    **dict.fromkeys(("of tenants", "of nobody"), b""),
+}
 #: A decision of an agent that Redis did not make.
 _LOCAL = b'"mode":"local"'
 
@@ -33,13 +43,24 @@ _CALL = request("/v1/calls", {"dependency": DEPENDENCY})
 _JSON = request("/json", {"domain": DOMAIN, "descriptors": [{"entries": [ENTRY]}]})
 
 
+def first_request(kind: Kind, number: int) -> bytes:
+    """What the caller with this number sends first, and also later if there is nothing to report."""
+    if kind == "json":
+        return _JSON
+    if kind in ("two requests", "carried"):
+        return _CALL
+    tenant = f"{TENANT_HEADER}: tenant-{number:04}\r\n" if kind == "of tenants" else ""
+    return f"GET / HTTP/1.1\r\nHost: app\r\n{tenant}\r\n".encode()
+
+
 class Caller(asyncio.Protocol):
     """Sends the next request when the one before is answered, until ``running`` is false."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, number: int) -> None:
         self._kind: Kind = kind
+        self._first = first_request(kind, number)
         self._waiting = b""
         #: A report is under way.
         self._reports = False
@@ -51,7 +72,7 @@ class Caller(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.write(_JSON if self._kind == "json" else _CALL)
+        transport.write(self._first)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.ended.done():
@@ -73,10 +94,10 @@ class Caller(asyncio.Protocol):
             self._go_on(body)
 
     def _go_on(self, body: bytes) -> None:
-        if self._kind == "json":
-            following = _JSON
+        if self._kind not in ("two requests", "carried"):
+            following = self._first
         elif self._reports:
-            self._reports, following = False, _CALL
+            self._reports, following = False, self._first
         else:
             report = {"permit": json.loads(body)["permit"], "status": 200, "elapsed_ms": 12}
             if self._kind == "carried":
@@ -103,7 +124,8 @@ async def drive(port: int, kind: Kind, callers: int, seconds: float) -> tuple[in
     """
     loop = asyncio.get_running_loop()
     connected = [
-        (await loop.create_connection(lambda: Caller(kind), "127.0.0.1", port))[1] for _ in range(callers)
+        (await loop.create_connection(partial(Caller, kind, number), "127.0.0.1", port))[1]
+        for number in range(callers)
     ]
     await asyncio.sleep(seconds)
     for caller in connected:

@@ -1,6 +1,7 @@
 """The floor of a sidecar: a bare httptools server that answers every request with the same body.
 
-``python -m tools.bench.http_pairs.floor`` prints its port. It reads path and body, and no header.
+``python -m tools.bench.http_pairs.floor`` prints its port. It reads path and body, and no header. With the
+path of a unix socket, it also answers Envoy's bridge there: that every request is allowed.
 """
 
 import asyncio
@@ -11,16 +12,16 @@ import uvloop
 from httptools import HttpRequestParser
 
 _BODY = b'{"allowed":true,"permit":"p7f2d01c322ad9ece7ac5b21e","mode":"shared"}'
-_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-    len(_BODY),
-    _BODY,
-)
+#: A ``RateLimitResponse`` with the code OK.
+_OK = b"\x08\x01"
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/%s\r\ncontent-length: %d\r\n\r\n%s"
 
 
 class Fixed(asyncio.Protocol):
     _transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, kind: bytes, body: bytes) -> None:
+        self._answer = _ANSWER % (kind, len(body), body)
         self._parser = HttpRequestParser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,11 +37,14 @@ class Fixed(asyncio.Protocol):
         self.body += data
 
     def on_message_complete(self) -> None:
-        self._transport.write(_ANSWER)
+        self._transport.write(self._answer)
 
 
 async def main() -> None:
-    server = await asyncio.get_running_loop().create_server(Fixed, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Fixed(b"json", _BODY), "127.0.0.1", 0)
+    for path in sys.argv[1:]:
+        await loop.create_unix_server(lambda: Fixed(b"x-protobuf", _OK), path)
     sys.stdout.write(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
