@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import socket
 import stat
 from contextlib import ExitStack, suppress
@@ -15,6 +16,7 @@ import pytest
 from fuseboard.errors import Misconfigured
 from fuseboard.serving.exchange import Request
 from fuseboard.serving.http1 import Bounds
+from fuseboard.serving.open_files import allow_open_files
 from fuseboard.serving.sockets import peer_uid
 from fuseboard.sidecar import app
 from fuseboard.sidecar.access import UnixAccess
@@ -202,3 +204,31 @@ class TestProbes:
 def test_the_page_has_every_figure() -> None:
     named = set(re.findall(r"`(fuseboard_sidecar_[a-z_]+)`", PAGE))
     assert named == {figure.series for figure in (*(figure for figure, _ in FIGURES), ANSWERING, RESTARTS)}
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "allowed", "changed"),
+    [
+        (5_000, 5_000, 3_000, []),
+        (1_024, 4_096, 3_000, [(3_000, 4_096)]),
+        (1_024, 2_000, 2_000, [(2_000, 2_000)]),
+        (1_024, resource.RLIM_INFINITY, 3_000, [(3_000, resource.RLIM_INFINITY)]),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 3_000, []),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(
+    soft: int, hard: int, allowed: int, changed: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    assert allow_open_files(3_000) == allowed
+    assert given == changed
+
+
+async def test_a_sidecar_that_may_open_too_few_files_says_so(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "allow_open_files", lambda _: 1_024)
+    async with beside(POLICY):
+        assert "sidecar.open_files: this process may open 1024 files" in caplog.text

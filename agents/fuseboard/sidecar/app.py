@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from fuseboard.agent import Agent
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
-from fuseboard.serving.http1 import Bounds, Connections
+from fuseboard.serving.http1 import MAX_LINGERING, Bounds, Connections
 from fuseboard.serving.listeners import Listeners
+from fuseboard.serving.open_files import allow_open_files
 from fuseboard.serving.sockets import KNOWS_PEERS
 from fuseboard.settings import AgentSettings
 from fuseboard.sidecar.access import LoopbackAccess, TenantNames, UnixAccess
@@ -38,6 +39,8 @@ logger = logging.getLogger("fuseboard.sidecar")
 #: A sidecar that stops leaves when its application has had no connection for this time.
 QUIET_S = 1.0
 _LOOK_S = 0.05
+#: Files besides the connections that are counted: Redis, the gateway, probes, workers and what Python opens.
+OWN_FILES = 500
 #: A worker writes this line when it decides.
 READY = "ready"
 #: The other workers, which hand reports on, and the process that started them all.
@@ -143,6 +146,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             elif options.probes is not None:
                 listening = listeners.listen_tcp(probes, Connections(FEW), *options.probes)
                 probes_port = await listens("--probes", options.probes, listening)
+            _check_open_files(connections)
             yield Running(agent, sidecar, connections, port, probes_port, envoy, log, grpc)
         finally:
             await servers.aclose()
@@ -198,6 +202,18 @@ async def _listen_unix(
     else:
         shared = socket.socket(fileno=place.unix_fds[path])
         await listeners.accept_from(service, connections, shared)
+
+
+def _check_open_files(connections: Iterable[Connections]) -> None:
+    """Beyond this limit, connections would wait, and Redis could not be connected again."""
+    needed = OWN_FILES + sum(those.bounds.connections + MAX_LINGERING for those in connections)
+    if (allowed := allow_open_files(needed)) < needed:
+        logger.warning(
+            "sidecar.open_files: this process may open %d files, and all its connections need %d: "
+            "raise the hard limit, as with LimitNOFILE or ulimit -Hn",
+            allowed,
+            needed,
+        )
 
 
 async def drain(running: Running, drain_s: float, leave: asyncio.Event) -> None:

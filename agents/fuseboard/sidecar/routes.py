@@ -109,7 +109,7 @@ class Sidecar:
         self.holds = Kept[Decision](holds, lambda decision: None, fair=fair)
         self.reports = Reports(agent, self.permits, self.peers)
         self.waiting = 0
-        #: Of each user of the unix socket, if the bounds are fair.
+        #: How many of them each user of the unix socket has; ``None`` unless the bounds are fair.
         self._waiting_of: Counter[Uid] | None = Counter() if fair else None
         #: Admissions that got no decision, because too many waited.
         self.busy = 0
