@@ -78,6 +78,18 @@ budgets:
 """
 
 
+#: No earlier release answers Envoy.
+WITH_RULES_FOR_ENVOY = f"""
+descriptors:
+  edge:
+    file: |
+      domain: edge
+      descriptors:
+        - {{key: cluster, dependency: {DEPENDENCY}}}
+        - {{key: path, rate_limit: {{unit: minute, requests_per_unit: 5}}, accepts_override: 50}}
+"""
+
+
 class Pod:
     """A process with an agent in it."""
 
@@ -251,6 +263,17 @@ def test_older_pods_decide_as_before_under_accounts_and_budgets_and_are_named(
             every_s=EVERY_S,
             accept=lambda words: words == said,
         )
+
+
+@releases
+def test_older_pods_decide_as_before_under_rules_for_envoy(
+    earlier: release.Release, plane: ControlPlane, restricted_url: str, tmp_path: Path
+) -> None:
+    plane.apply((CONFIGURATION + WITH_RULES_FOR_ENVOY).encode())
+    with pod_running(release.installed(earlier.commit), plane, restricted_url, tmp_path) as pod:
+        the_configuration_arrives(plane, pod)
+        the_limit_is_enforced(pod, LIMIT, Counter[str]())
+        assert pod.ask("call", DEPENDENCY)["allowed"]
 
 
 HOUR = {"limit": SHARED_LIMIT, "window_s": 3600, "burst": 1, "failure_policy": "fail_closed"}

@@ -10,6 +10,7 @@ from controlplane.approvals.proposals import Proposed
 from controlplane.audit.models import Entry
 from controlplane.change_requests import decide
 from controlplane.editing import edits
+from controlplane.editing.edits import EntityEdit
 from controlplane.editing.plans import (
     PlanErrors,
     apply_plan,
@@ -245,6 +246,15 @@ def test_two_requests_cannot_add_more_domains_than_allowed(edit: dict[str, Any])
     decide.apply(environment="production", request=waiting[0], actor=edit["actor"])
     with pytest.raises(InvalidEdit, match="at most 20 domains"):
         decide.apply(environment="production", request=waiting[1], actor=edit["actor"])
+
+
+def test_a_scheduled_edit_has_the_text_and_is_checked_at_once(edit: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"creates": True, "typed": {"file": EDGE}}
+    document = edits.check_scheduled(EntityEdit("production", "descriptors", "edge", **given))
+    assert document == {"descriptors": {"edge": {"file": EDGE}}}
+    assert difference("production", plan_from_document(document)).counts["created"] == 1
+    with pytest.raises(InvalidEdit, match="its domain is 'edge'"):
+        edits.check_scheduled(EntityEdit("production", "descriptors", "mesh", **given))
 
 
 def test_the_api_reads_sets_and_deletes_rules(production: str) -> None:
