@@ -175,6 +175,7 @@ def test_a_file_is_loaded_into_the_form_and_saved_only_after_a_look(log_in: Any)
     loaded = page(load(b"\xef\xbb\xbf" + FILE.replace("10}", "11}").replace("\n", "\r\n").encode()))
     assert escape(FILE.replace("10}", "11}")) in loaded
     assert "Rules: 1 changed" in text_of(loaded)
+    assert 'name="version" value="1"' in loaded
     assert "The file is not UTF-8" in text(load(FILE.encode("utf-16")), 422)
     assert "larger than 256 KiB" in text(load(b"#" * 300_000), 422)
     assert "Choose a file." in text(client.post(f"{WHERE}/edit", {"act": "load", "version": "1"}), 422)

@@ -44,7 +44,8 @@ class FileForm(EditForm):
     def save(self) -> int | HttpResponse:
         domain = self.known.get("domain", "")
         if self.act == "load":
-            return _form(self.request, domain, typed={**self.data, "file": self._uploaded()})
+            loaded = {"file": self._uploaded(), "version": str(self.data.get("version", ""))}
+            return _form(self.request, domain, typed=loaded)
         text = plain_text(self.cleaned_data["file"])
         if self.act == "preview":
             return _form(self.request, domain, typed=self.data)
