@@ -20,6 +20,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/contract/descriptor_file.py": "units of envoyproxy/ratelimit need only these two",
     "agents/fuseboard/contract/budget_limits.py": "a calendar period, which only fixed windows have",
     "agents/fuseboard/batching/probe.py": "any limit of one call serves to refuse a question",
+    "controlplane/status/descriptor_limits.py": "only a bucket has a burst, which is whole at first",
     "controlplane/usage/clear_counter.py": "slots belong to calls that run; any other counter can be cleared",
     "agents/fuseboard/cli/doctor/redis_check.py": "only slots follow the time of calls",
     "controlplane/policies/latency_advice.py": "only slots follow the time of calls",
