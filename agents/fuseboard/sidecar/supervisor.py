@@ -81,14 +81,17 @@ class Worker:
             code = await process.wait()
             if self._stopping.is_set():
                 return
-            pause_s = FIRST_PAUSE_S if monotonic() - begun > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
+            if monotonic() - begun > STEADY_S:
+                pause_s = FIRST_PAUSE_S
             self.restarts += 1
             logger.error("sidecar.worker_died: worker %d, code %d", self.place.number, code)
             if await wait_for_event(self._stopping, pause_s):
                 return
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self.start()
-            except Misconfigured as error:
+            except (Misconfigured, OSError) as error:
+                # The machine may be short of memory or processes: the next attempt comes later.
                 logger.error("sidecar.worker_not_started: %s", error)
 
     def signal(self, number: int) -> None:
