@@ -1,6 +1,7 @@
 """Sidecars as processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,5 +62,11 @@ def sidecar(redis_url: str, folder: Path, *options: str, **more: str) -> Iterato
     try:
         yield Process(process, token_file)
     finally:
-        process.kill()
-        process.communicate()
+        # Workers of a process that is killed end a moment later, and their Redis may be gone by then.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
