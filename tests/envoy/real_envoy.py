@@ -100,11 +100,26 @@ class Envoy:
         found = {one["name"]: one["value"] for one in answer.json()["stats"] if "name" in one}
         return tuple(found.get(name, 0) for name in names)
 
-    async def eventually_counts(self, name: str, least: int) -> None:
-        async def enough() -> bool:
-            return (await self.counters(name))[0] >= least
+    async def statuses(self, callers: int, requests: int, headers: dict[str, str]) -> list[int]:
+        """The statuses that ``callers`` get at once, each for its requests on one connection."""
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        asked = [
+            self._statuses(requests, f"GET / HTTP/1.1\r\nhost: app\r\n{head}\r\n") for _ in range(callers)
+        ]
+        return [status for statuses in await asyncio.gather(*asked) for status in statuses]
 
-        await eventually(enough, f"{name} >= {least}")
+    async def _statuses(self, requests: int, request: str) -> list[int]:
+        # A client with a pool costs more than all that is tested here.
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        found = []
+        for _ in range(requests):
+            writer.write(request.encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            found.append(int(head.split()[1]))
+            (length,) = re.findall(r"content-length: (\d+)", head)
+            await reader.readexactly(int(length))
+        writer.close()
+        return found
 
 
 @asynccontextmanager
@@ -132,11 +147,8 @@ async def serving(config: str, folder: Path, *, threads: int = 1, node: str = ""
                 for one in listeners["listener_statuses"]
                 if one["name"] == "ingress"
             )
-            limits = httpx.Limits(max_connections=200)
             base = f"http://127.0.0.1:{port}"
-            async with httpx.AsyncClient(
-                base_url=base, trust_env=False, timeout=PATIENCE_S, limits=limits
-            ) as http:
+            async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=PATIENCE_S) as http:
                 yield Envoy(admin, http, process.pid, port)
 
 

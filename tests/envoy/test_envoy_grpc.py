@@ -7,6 +7,7 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import grpc
 import httpx
@@ -157,6 +158,39 @@ async def test_connections_beyond_the_bound_are_closed(monkeypatch: pytest.Monke
             assert await second.read() == b""
         one.close()
         two.close()
+
+
+async def test_requests_beyond_the_bound_get_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_REQUESTS", 1)
+    echo = Echo()
+    async with (
+        echoing(GrpcListener(address=LOOPBACK), echo) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        first = asyncio.ensure_future(ask(channel, b"wait"))
+        await eventually(lambda: echo.waiting)
+        assert await code_of(channel, b"hello") is grpc.StatusCode.RESOURCE_EXHAUSTED
+        echo.go.set()
+        assert await first == b"<wait>"
+        assert await ask(channel, b"hello") == b"<hello>"
+
+
+async def test_whatever_bytes_come_the_next_request_is_answered() -> None:
+    random = Random(32)
+    async with echoing(GrpcListener(address=LOOPBACK)) as running:
+        for number in range(200):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            begins = PREFACE if number % 2 else b""
+            writer.write(begins + random.randbytes(random.randint(0, 2_000)))
+            if number % 3:
+                writer.close()  # before the answer
+            else:
+                writer.write_eof()
+                with suppress(ConnectionError):
+                    await reader.read()
+                writer.close()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+            assert await ask(channel, b"hello") == b"<hello>"
 
 
 def secure(authority: Authority, port: int, name: str = "") -> grpc.aio.Channel:
