@@ -27,7 +27,14 @@ from tests.waiting import eventually
 
 OK, FAILURE, NEUTRAL = Outcome.OK, Outcome.FAILURE, Outcome.NEUTRAL
 #: What Envoy 1.40 sent of a good answer. The tests with a real Envoy see the same attributes.
-GOOD = {"code": "200", "flags": "-", "duration_ms": "6", "attempts": "1", "retry_after": "-"}
+GOOD = {
+    "code": "200",
+    "flags": "-",
+    "duration_ms": "6",
+    "attempts": "1",
+    "retry_after": "-",
+    "grpc_status": "-",
+}
 
 
 def record(permit: str | bytes, **changes: str | bytes) -> pb.LogRecord:
@@ -91,7 +98,8 @@ class Log:
         return told
 
 
-#: Each but the last three is an answer of Envoy 1.40: what the upstream did, or which cluster was asked.
+#: Each but the last three, and those of gRPC, is an answer of Envoy 1.40: what the upstream did, or which
+#: cluster was asked.
 JUDGED = {
     "a good answer": ({}, (OK, None, 0.006, 0)),
     "a mistake of the caller": ({"code": "404"}, (NEUTRAL, None, None, 0)),
@@ -121,6 +129,13 @@ JUDGED = {
     ),
     "good at the second attempt": ({"attempts": "2"}, (OK, None, None, 0)),
     "an odd header": ({"retry_after": b"\xff\xfe", "code": "429"}, (NEUTRAL, "HTTP 429", None, 1_000)),
+    "gRPC, good": ({"grpc_status": "0"}, (OK, None, 0.006, 0)),
+    "gRPC, unavailable": ({"grpc_status": "14"}, (FAILURE, "UNAVAILABLE", None, 0)),
+    "gRPC, a mistake of the caller": ({"grpc_status": "5"}, (NEUTRAL, None, None, 0)),
+    "gRPC, a limit of the upstream": ({"grpc_status": "8"}, (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000)),
+    "gRPC, no credentials": ({"grpc_status": "16"}, (NEUTRAL, "UNAUTHENTICATED", None, 0)),
+    "gRPC, an unknown status": ({"grpc_status": "77"}, (FAILURE, "UNKNOWN", None, 0)),
+    "gRPC, closed": ({"flags": "UC", "grpc_status": "14"}, (FAILURE, "connection_lost", None, 0)),
     "a fault that Envoy injects": ({"code": "503", "flags": "FI"}, (NEUTRAL, None, None, 0)),
     "nothing but a permit": (dict.fromkeys(GOOD, ""), (NEUTRAL, None, None, 0)),
     "no more attempts": ({"code": "0", "flags": "URX"}, (FAILURE, "retries_exhausted", None, 0)),

@@ -132,6 +132,25 @@ async def test_a_breaker_opens_probes_and_closes(
         await eventually(lambda: state(limits) == "closed")
 
 
+async def test_a_breaker_opens_by_the_status_of_grpc(
+    answering: Answering, tmp_path: Path, limits: redis.Redis
+):
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1") as (envoy,),
+    ):
+        rpc = {"content-type": "application/grpc", "te": "trailers"}
+        app.headers = {"content-type": "application/grpc", "grpc-status": "0"}
+        assert (await envoy.http.post("/shop.Orders/Get", headers=rpc)).status_code == 200
+        await eventually(lambda: service.log.outcomes == 1)
+        assert state(limits) in ("none", "closed")
+        app.headers["grpc-status"] = "14"
+        for _ in range(3):
+            assert (await envoy.http.post("/shop.Orders/Get", headers=rpc)).status_code == 200
+        await eventually(lambda: state(limits) == "open")
+
+
 async def _is_ok(envoy: Envoy) -> bool:
     return (await envoy.http.get("/")).status_code == 200
 

@@ -15,7 +15,7 @@ OK = "OK"
 #: The call did not end in its time. The client says so too, when no answer comes.
 LATE = "DEADLINE_EXCEEDED"
 CANCELLED = "CANCELLED"
-#: An unknown name is ``UNKNOWN``.
+#: In the order of their numbers, from 0. An unknown name is ``UNKNOWN``.
 STATUSES: dict[str, int] = {
     OK: 200,
     CANCELLED: 499,
@@ -25,7 +25,6 @@ STATUSES: dict[str, int] = {
     "NOT_FOUND": 404,
     "ALREADY_EXISTS": 409,
     "PERMISSION_DENIED": 403,
-    "UNAUTHENTICATED": 401,
     "RESOURCE_EXHAUSTED": 429,
     "FAILED_PRECONDITION": 400,
     "ABORTED": 409,
@@ -34,7 +33,9 @@ STATUSES: dict[str, int] = {
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
     "DATA_LOSS": 500,
+    "UNAUTHENTICATED": 401,
 }
+_NAMES = tuple(STATUSES)
 #: grpc itself ends a call so, when the code of the application raises before anything is sent.
 _OWN_FAULTS = (
     "Exception serializing request",
@@ -66,6 +67,11 @@ class RpcStatus(NamedTuple):
     def code(self) -> str:
         """The code to judge by: the name, or the code of a message that never fits."""
         return NEVER_FITS if self.name == "RESOURCE_EXHAUSTED" and _TOO_LARGE in self.details else self.name
+
+
+def name_of(number: int) -> str:
+    """The name of the status with this number."""
+    return _NAMES[number] if 0 <= number < len(_NAMES) else "UNKNOWN"
 
 
 def rpc_status_of(error: BaseException) -> RpcStatus | None:

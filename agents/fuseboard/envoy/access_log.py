@@ -15,12 +15,13 @@ from msgspec.json import Decoder
 from fuseboard.agent import Agent
 from fuseboard.agent_api.asks import MAX_ASKS
 from fuseboard.calling.failures import note_failure
+from fuseboard.calling.grpc_status import RpcStatus, name_of
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.envoy import otlp_pb2 as pb
 from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.envoy.service import Answered
-from fuseboard.integrations.guarded_request import report_answer
+from fuseboard.integrations.guarded_request import report_answer, report_rpc
 
 logger = logging.getLogger("fuseboard.envoy")
 
@@ -36,6 +37,8 @@ MAX_ATTEMPTS = 100
 MAX_NODES, QUIET_S = 64, 600.0
 #: The longest time of a call, in milliseconds: a day.
 _MAX_MS = 86_400_000
+#: Greater than all numbers of statuses of gRPC.
+_MAX_RPC = 999
 #: The longest ``Retry-After``, in characters.
 _MAX_TEXT = 64
 
@@ -71,6 +74,8 @@ class Record(Struct, frozen=True):
     #: How often Envoy sent the request; ``None`` if the log does not say it.
     attempts: int | None
     retry_after: str
+    #: The name of the status of a gRPC call; empty for other requests.
+    rpc: str
 
 
 class Ended(Struct, frozen=True):
@@ -216,7 +221,10 @@ class AccessLog:
             # The time of several attempts, or of a whole stream, does not say that the upstream is slow.
             whole = permit.parts is not None or (sent is not None and sent > 1)
             elapsed_s = None if whole else record.elapsed_s
-            report_answer(agent, permit, record.code, retry_after=record.retry_after, elapsed_s=elapsed_s)
+            if record.rpc:
+                report_rpc(agent, permit, RpcStatus(record.rpc), elapsed_s)
+            else:
+                report_answer(agent, permit, record.code, retry_after=record.retry_after, elapsed_s=elapsed_s)
 
 
 def _texts(attributes: Sequence[pb.KeyValue]) -> dict[bytes, bytes]:
@@ -231,6 +239,7 @@ def _read(texts: dict[bytes, bytes]) -> Record | None:
     names = permits.decode("ascii", "replace").split(",", MAX_ASKS)
     retry_after = texts.get(b"retry_after", b"")[:_MAX_TEXT].decode("latin-1")
     elapsed_ms = _number(texts.get(b"duration_ms", b""), _MAX_MS)
+    rpc = _number(texts.get(b"grpc_status", b""), _MAX_RPC)
     return Record(
         permits=tuple(names[:MAX_ASKS]),
         code=_number(texts.get(b"code", b""), 999) or 0,
@@ -238,6 +247,7 @@ def _read(texts: dict[bytes, bytes]) -> Record | None:
         elapsed_s=None if elapsed_ms is None else elapsed_ms / 1000,
         attempts=_number(texts.get(b"attempts", b""), 10_000),
         retry_after="" if retry_after == "-" else retry_after,
+        rpc="" if rpc is None else name_of(rpc),
     )
 
 

@@ -186,6 +186,7 @@ def _access_log(filters: Filters) -> str:
         "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         # The upstream chooses its length.
         "retry_after": "%RESP(retry-after):64%",
+        "grpc_status": "%GRPC_STATUS_NUMBER%",
     }
     return "\n".join(
         [

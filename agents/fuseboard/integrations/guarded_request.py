@@ -16,8 +16,9 @@ from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import CallOptions, ClientOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
-from fuseboard.calling.classification import Verdict, classify_answer, known_repeatable
+from fuseboard.calling.classification import Verdict, classify_answer, classify_rpc, known_repeatable
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
+from fuseboard.calling.grpc_status import OK, STATUSES, RpcStatus
 from fuseboard.calling.outcomes import judge_permitted, note_account, outcome_of, settle_answered
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
@@ -201,7 +202,16 @@ def report_answer(
 
     ``retry_after``: the header of the answer. ``code``: the vendor's own word in its body.
     """
-    verdict = classify_answer(status, {"retry-after": retry_after}, code)
+    _report_judged(agent, permit, classify_answer(status, {"retry-after": retry_after}, code), elapsed_s)
+
+
+def report_rpc(agent: Agent, permit: Permit, ended: RpcStatus, elapsed_s: float | None = None) -> None:
+    """Report how a gRPC call ended that another process has made."""
+    verdict = classify_answer(STATUSES[OK], {}) if ended.name == OK else classify_rpc(ended)
+    _report_judged(agent, permit, verdict, elapsed_s)
+
+
+def _report_judged(agent: Agent, permit: Permit, verdict: Verdict, elapsed_s: float | None) -> None:
     if outcome_of(verdict) is Outcome.OK:
         agent.report(permit, Outcome.OK, elapsed_s)
     else:
