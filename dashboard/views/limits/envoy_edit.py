@@ -174,7 +174,6 @@ def _preview(request: HttpRequest, domain: str, text: str) -> dict[str, Any]:
         "found": found,
         "changes": found.changes[:_SHOWN] if found else (),
         "more_changes": max(0, len(found.changes) - _SHOWN) if found else 0,
-        "names": name,
     }
 
 
