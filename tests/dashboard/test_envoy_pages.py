@@ -176,7 +176,11 @@ def test_a_file_is_loaded_into_the_form_and_saved_only_after_a_look(log_in: Any)
     assert escape(FILE.replace("10}", "11}")) in loaded
     assert "Rules: 1 changed" in text_of(loaded)
     assert 'name="version" value="1"' in loaded
-    assert "The file is not UTF-8" in text(load(FILE.encode("utf-16")), 422)
+    wrong = page(load(FILE.encode("utf-16")), 422)
+    assert "The file is not UTF-8" in text_of(wrong)
+    # The text of the rules is still there.
+    assert escape(FILE) in wrong
+    assert "The file is empty." not in wrong
     assert "larger than 256 KiB" in text(load(b"#" * 300_000), 422)
     assert "Choose a file." in text(client.post(f"{WHERE}/edit", {"act": "load", "version": "1"}), 422)
     assert row().file == FILE

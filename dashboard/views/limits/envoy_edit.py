@@ -82,8 +82,7 @@ class FileForm(EditForm):
 def new_envoy_domain(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         return run_edit(FileForm(request), page=partial(_form, domain=""))
-    name = "edge" if _find(request, "edge") is None else "another-domain"
-    return _form(request, "", typed={"file": _FIRST_FILE.format(name=name)})
+    return _form(request, "")
 
 
 @require_http_methods(["GET", "POST"])
@@ -94,7 +93,7 @@ def edit_envoy_domain(request: HttpRequest, name: str) -> HttpResponse:
         return not_found(request, "No such domain", "There are no rules for a domain with this name.")
     if request.method == "POST":
         return run_edit(FileForm(request, domain=row.name), page=partial(_form, domain=row.name))
-    return _form(request, row.name, typed={"file": row.file, "version": str(row.version)})
+    return _form(request, row.name)
 
 
 @require_POST
@@ -120,16 +119,27 @@ def _domain_of(text: str) -> str:
     return read.domain.domain
 
 
+def _begun(request: HttpRequest, domain: str) -> dict[str, str]:
+    """The values of the form before anything is typed: the saved text, or a first one."""
+    row = _find(request, domain)
+    if row is not None:
+        return {"file": row.file, "version": str(row.version)}
+    name = "edge" if _find(request, "edge") is None else "another-domain"
+    return {"file": _FIRST_FILE.format(name=name)}
+
+
 def _form(
     request: HttpRequest,
     domain: str,
     *,
-    typed: Mapping[str, Any],
+    typed: Mapping[str, Any] | None = None,
     errors: Mapping[str, Any] | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
     errors = dict(errors or {})
+    # A form that loads a file sends no text.
+    typed = typed if typed and "file" in typed else _begun(request, domain)
     text = plain_text(str(typed.get("file", "")))
     preview = _preview(request, domain, text)
     if preview["problems"] and "file" in errors:
