@@ -14,12 +14,14 @@ from controlplane.usage.counter_keys import counter_key
 from fuseboard.contract import keys
 from fuseboard.contract.addresses import counted_address
 from fuseboard.contract.descriptor_words import limit_text
-from fuseboard.contract.descriptors import Match, Means, Verdict, counted_key
+from fuseboard.contract.descriptors import Charge, Match, Means, Verdict, counted_key
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.limits import EVERY_SERVICE
 from fuseboard.contract.words import Algorithm, is_subject
 
 _CALLS = "calls"
+#: Parts of a caller whose values may be invalid.
+_CALLER = (Means.USER, Means.IP, Means.API_KEY)
 #: Parents above a tenant that have quotas.
 _MAX_PARENTS = 8
 
@@ -77,9 +79,10 @@ def _counters(row: Environment, domain: str, match: Match) -> tuple[list[_Counte
     rule = match.rule
     if rule is None:
         return [], []
-    tenant = match.named.get(Means.TENANT, "")
-    if tenant and not is_subject(tenant):
+    named = match.named.get(Means.TENANT)
+    if named is not None and not is_subject(named):
         return [], ["No tenant can have this id: pods count it with all such ids, by the default tier."]
+    tenant = named or ""
     if match.verdict is Verdict.LIMIT and rule.limit is not None:
         limit = rule.limit
         key = keys.own_limit(row.slug, counted_key(domain, match), limit.name)
@@ -93,8 +96,8 @@ def _counters(row: Environment, domain: str, match: Match) -> tuple[list[_Counte
         )
         return [_Counter(key, limit.algorithm, own)], []
     if match.verdict is Verdict.CALL:
-        # A call is counted as one, whatever it costs besides.
-        measures = {_CALLS, rule.measure}
+        # A call that begins is counted as one, whatever it costs besides.
+        measures = {rule.measure} if rule.charge is Charge.AFTER else {_CALLS, rule.measure}
         found = list(_of_dependency(row, rule.dependency, measures))
         if tenant:
             found += _of_tenant(row, tenant, {}, measures, rule.dependency)
@@ -102,10 +105,14 @@ def _counters(row: Environment, domain: str, match: Match) -> tuple[list[_Counte
     if match.verdict is not Verdict.REQUEST:
         return [], []
     subject, measures = _subject(row, match.named), {rule.measure}
+    notes = [
+        f"The {means.value} cannot have a separate counter: pods count all such values together."
+        for means, value in match.named.items()
+        if means in _CALLER and not is_subject(value)
+    ]
     if not tenant:
-        return list(_of_callers(row, subject, measures)), []
+        return list(_of_callers(row, subject, measures)), notes
     known = Tenant.objects.filter(environment=row, key=tenant, deleted=False).first()
-    notes = []
     if known is None:
         notes.append(f"The tenant is not registered: it has the default tier, {row.default_tier.name}.")
     elif known.suspended:
@@ -115,7 +122,7 @@ def _counters(row: Environment, domain: str, match: Match) -> tuple[list[_Counte
 
 
 def _subject(row: Environment, named: Mapping[Means, str]) -> dict[str, str]:
-    """Dimension -> value, as pods count it. What cannot be counted is left out."""
+    """Dimension -> value, as pods count it. A value without a separate counter is left out."""
     found = {}
     for means, value in named.items():
         if means is Means.IP:

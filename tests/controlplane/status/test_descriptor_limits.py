@@ -30,6 +30,7 @@ descriptors:
   - {key: tokens_of, means: tenant, measure: tokens}
   - {key: remote_address, means: ip}
   - {key: pool, dependency: openai, measure: tokens}
+  - {key: pool_used, dependency: openai, measure: tokens, charge: after}
   - {key: slow, rate_limit: {unit: hour, requests_per_unit: 10, name: calm}}
   - {key: brisk, rate_limit: {unit: minute, requests_per_unit: 9}}
   - {key: never, rate_limit: {unit: minute, requests_per_unit: 0}}
@@ -140,6 +141,8 @@ def test_a_dependency_has_its_vendor_limits(spend: Any, ada: Any) -> None:
     found = lines(("pool", "openai"))
     assert found["dependency openai contract"] == (55, 60)
     assert found["dependency openai tokens"] == (51, 60)
+    # What is charged after the work is no call.
+    assert list(lines(("pool_used", "openai"))) == ["dependency openai tokens"]
     # Another rule counts no tokens of a call.
     assert "dependency openai tokens" not in lines(("tenant", "acme"), ("pool", "openai"))
 
@@ -153,8 +156,14 @@ def test_hits_that_are_tokens_are_no_calls(production: str, ada: Any) -> None:
 def test_what_decides_beside_limits_is_a_note(production: str, ada: Any) -> None:
     [note] = left(("tenant", "unknown")).notes
     assert note.startswith("The tenant is not registered")
-    [note] = left(("tenant", "a\x00")).notes
-    assert note.startswith("No tenant can have this id")
+    for invalid in ("a\x00", ""):
+        found = left(("tenant", invalid))
+        assert found.limits == ()
+        [note] = found.notes
+        assert note.startswith("No tenant can have this id")
+    for invalid in ("a\x00", ""):
+        [note] = left(("remote_address", invalid)).notes
+        assert note.startswith("The ip cannot have a separate counter")
     edits.suspend_tenant(**WHY, actor=ada, tenant="acme")
     [note] = left(("tenant", "acme")).notes
     assert note == "The tenant is suspended: pods refuse all its requests."
