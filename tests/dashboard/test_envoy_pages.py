@@ -95,6 +95,16 @@ def test_an_edit_is_undone_on_the_next_page(log_in: Any) -> None:
     assert row().file == FILE
 
 
+def test_the_same_text_is_no_edit(log_in: Any) -> None:
+    put()
+    client = log_in("ada")
+    assert "at least 8 characters" in text(save(client, FILE, 422, reason=""), 422)
+    answer = save(client, FILE.replace("\n", "\r\n"))
+    assert answer["Location"] == WHERE
+    assert "Nothing has changed." in text(client.get(WHERE))
+    assert row().version == 1
+
+
 def test_the_preview_lists_what_changes_and_writes_nothing(log_in: Any) -> None:
     put()
     client = log_in("ada")

@@ -16,7 +16,7 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.descriptors import read_text, wrong_text
 from controlplane.policies.models import Dependency, DescriptorFile
 from controlplane.validation import SLUG_RULE
-from dashboard.edit_form import EditForm, run_edit
+from dashboard.edit_form import EditForm, run_edit, unchanged
 from dashboard.forms import SentNumberField, TextField
 from dashboard.views.page import context_of, find_named, names_of, not_found
 from dashboard.views.runbooks.text_difference import difference_of
@@ -41,7 +41,7 @@ class FileForm(EditForm):
     file = TextField()
     version = SentNumberField()
 
-    def save(self) -> int | HttpResponse:
+    def save(self) -> str | int | HttpResponse:
         domain = self.known.get("domain", "")
         if self.act == "load":
             loaded = {"file": self._uploaded(), "version": str(self.data.get("version", ""))}
@@ -50,11 +50,13 @@ class FileForm(EditForm):
         if self.act == "preview":
             return _form(self.request, domain, typed=self.data)
         version = self.cleaned_data["version"] if domain else 0
+        row = _find(self.request, domain)
         domain = domain or _domain_of(text)
         common = self.common | {"domain": domain, "expected_version": version}
-        revision = edits.set_descriptors(file=text, **common)
         self.then = reverse("envoy_domain", args=[domain])
-        return revision
+        if row is not None and unchanged(self, {"file": row.file}, {"file": text}):
+            return ""
+        return edits.set_descriptors(file=text, **common)
 
     def refuse_reason(self) -> None:
         # Only the button that saves has a reason.
