@@ -79,6 +79,11 @@ def dependencies_in(text: str) -> set[str]:
     return {rule.dependency for rule, _ in _with_lines(read_text(text)) if rule.dependency}
 
 
+def limits_of(text: str) -> set[str]:
+    """The names by which decisions name the limits of rules."""
+    return {rule.limit.name for rule, _ in _with_lines(read_text(text)) if rule.limit is not None}
+
+
 def still_named(left: Mapping[tuple[str, str], Any], removed: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield dependency and message for each ``removed`` dependency that a rule still names."""
     for (kind, name), fields in left.items() if removed else ():

@@ -195,6 +195,8 @@ class Explanation:
             if is_service_rule(rule.name):
                 return f'limit "{rule.limit}" of all callers'
             return f'limit "{rule.limit}" for callers without a tenant'
+        if rule.kind == "descriptors":
+            return f'limit "{rule.limit}" of a rule for Envoy'
         if rule.kind == "vendor_limit":
             return f'vendor limit "{rule.limit}" of {rule.dependency}'
         if rule.kind == "dependency":
@@ -264,7 +266,7 @@ def explain(text: str, environments: Collection[str], now: datetime, *, tenant: 
     found = find_token(text, environments, now)
     who = find_tenant(found, tenant)
     states = read_states(found.environment, found.token.revision, who.name)
-    rule = find_rule(found, states, who.name)
+    rule = find_rule(found, states, who)
     head = Revision.objects.filter(environment=found.environment).order_by("-number").first()
     return Explanation(
         environment=found.environment,

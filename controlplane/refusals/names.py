@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from controlplane.fleet.models import Event, Server
+from controlplane.policies.descriptors import limits_of
 from controlplane.policies.fields import limits_in
 from controlplane.policies.models import Tenant
 from controlplane.policies.state import EntityKey, State, names_of
@@ -39,7 +40,8 @@ class Rule:
 
     dependency: str
     name: str
-    #: quota, subject_limit, vendor_limit, budget, account, dependency, pod or suspended; empty if unknown.
+    #: quota, subject_limit, descriptors, vendor_limit, budget, account, dependency, pod or suspended;
+    #: empty if unknown.
     kind: str = ""
     #: ``quotas`` and ``requests``: the limit in the fields of its place. Of a budget, its name.
     prefix: str = ""
@@ -95,9 +97,23 @@ def find_pod(found: GenuineToken) -> str:
     return next((name for name in names if found.token.is_server(found.key, name)), "")
 
 
-def find_rule(found: GenuineToken, states: States, tenant: str) -> Rule | None:
-    rules = _candidates(found.environment, states, tenant)
+def find_rule(found: GenuineToken, states: States, who: Named) -> Rule | None:
+    of_callers = chain(*(_of_callers(state, found.environment) for state in (states.then, states.now)))
+    others = _candidates(found.environment, states, who.name)
+    # No quota has refused a caller without a tenant. Rules for Envoy also refuse beside a tenant.
+    rules = chain(of_callers, others) if who.state == "none" else chain(others, of_callers)
     return next((rule for rule in rules if found.token.is_rule(found.key, rule.dependency, rule.name)), None)
+
+
+def _of_callers(state: State, environment: str) -> Iterator[Rule]:
+    """The limits of callers, and those of rules for Envoy. A rule without a name shares that of others."""
+    of_callers = limits_in("subject_limits", state.get(("environment", environment)) or {})
+    for name, fields in of_callers.items():
+        said = service_rule(name) if fields.get("service") else name
+        yield Rule("", said, "subject_limit", "subject_limits", name)
+    for domain in names_of(state, "descriptors"):
+        for name in sorted(limits_of(state["descriptors", domain]["file"])):
+            yield Rule("", name, "descriptors", limit=name)
 
 
 def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]:
@@ -114,10 +130,6 @@ def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]
                 yield Rule(dependency, name, "quota", "quotas", name)
         for owner, name in _inherited(state, environment, tenant):
             yield Rule("", f"{owner}/{name}", "quota", "quotas", name, owner)
-        of_callers = limits_in("subject_limits", state.get(("environment", environment)) or {})
-        for name, fields in of_callers.items():
-            said = service_rule(name) if fields.get("service") else name
-            yield Rule("", said, "subject_limit", "subject_limits", name)
         yield from _budgets(state, environment, tenant)
         # The tenant may be unknown: then the quota is one of any tier.
         for tier in names_of(state, "tier"):

@@ -17,7 +17,7 @@ _THEN = """
     FROM policies_change change
     JOIN policies_revision revision ON revision.id = change.revision_id
     WHERE revision.environment = %(environment)s AND revision.number > %(number)s
-      AND (change.kind IN ('environment', 'tier', 'dependency', 'account', 'budget')
+      AND (change.kind IN ('environment', 'tier', 'dependency', 'account', 'budget', 'descriptors')
            OR change.kind = 'tenant' AND change.name = ANY(%(tenants)s))
     ORDER BY change.kind, change.name, revision.number
 """

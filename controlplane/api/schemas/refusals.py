@@ -30,7 +30,8 @@ class ExplainIn(Strict):
 
 class RefusalRuleOut(Schema):
     name: str
-    #: quota, subject_limit, vendor_limit, budget, account, dependency, pod or suspended; empty if unknown.
+    #: quota, subject_limit, descriptors, vendor_limit, budget, account, dependency, pod or suspended;
+    #: empty if unknown.
     kind: str
     dependency: str
 

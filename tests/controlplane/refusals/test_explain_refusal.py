@@ -66,6 +66,24 @@ def test_a_limit_of_all_callers_is_named_whoever_was_refused(now, ada, tenant):
     assert found.then.limit
 
 
+def test_the_limit_of_a_rule_for_envoy_is_named(now, ada):
+    """Its name can be that of a quota, which refuses no caller without a tenant."""
+    rates = "".join(
+        f"  - {{key: {name}, rate_limit: {{unit: hour, requests_per_unit: 5, name: {name}}}}}\n"
+        for name in ("requests", "slow")
+    )
+    file = f"domain: edge\ndescriptors:\n{rates}"
+    common = {"domain": "edge", "expected_version": None, "actor": ada, **WHY}
+    edits.set_descriptors(file=file, **common)
+    texts = [token(now, rule=rule, tenant=tenant) for rule, tenant in (("requests", ""), ("slow", "acme"))]
+    edits.remove_descriptors(**common)
+    for text, name in zip(texts, ("requests", "slow"), strict=True):
+        found = explained(text, now)
+        assert (found.rule.kind, found.rule.limit) == ("descriptors", name)
+        assert found.headline == f'Refused by limit "{name}" of a rule for Envoy: the quota was spent.'
+    assert explained(token(now), now).rule.kind == "quota"
+
+
 def test_a_quota_of_the_tier_is_named_with_its_limit_then_and_the_same_now(now):
     found = explained(token(now), now)
     assert (found.environment, found.service, found.tenant.name) == ("production", "shop", "acme")
