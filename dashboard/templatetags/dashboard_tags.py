@@ -34,7 +34,7 @@ from dashboard.live.protection import duration
 from dashboard.live.servers import Zone
 from dashboard.replay_plot import replay_plot
 from dashboard.words.browsers import browser_words
-from dashboard.words.change_words import ChangeWords, field_words
+from dashboard.words.change_words import ChangeWords, words_of_fields
 from dashboard.words.labels import (
     cause_words,
     config_source_words,
@@ -235,7 +235,7 @@ def runbook_url(alert: StoredAlert | Alert | AlertLine, incident: int | None = N
 @register.filter
 def in_words(fields: Mapping[str, tuple[Any, Any]]) -> list[ChangeWords]:
     """Fields of a thing with their values before and after, as lines of a difference."""
-    return [field_words(name, before, after) for name, (before, after) in fields.items()]
+    return words_of_fields(fields)
 
 
 @register.simple_tag

@@ -98,6 +98,18 @@ def field_words(name: str, before: Any, after: Any) -> ChangeWords:
     return ChangeWords(words, *values, fields=field, shrinks=_falls(before, after))
 
 
+def words_of_fields(fields: Mapping[str, tuple[Any, Any]]) -> list[ChangeWords]:
+    """Return the words of fields with their values before and after. A file of descriptors has a line for
+    each rule that differs.
+    """
+    found: list[ChangeWords] = []
+    for name, (before, after) in fields.items():
+        files = ({"file": text} if text else {} for text in (before, after))
+        rules = list(_rule_lines(*files)) if name == "file" else []
+        found += rules or [field_words(name, before, after)]
+    return found
+
+
 def _flat(quotas: Mapping[str, Fields]) -> Fields:
     return {
         f"quotas.{name}.{column}": value for name, each in quotas.items() for column, value in each.items()

@@ -306,3 +306,14 @@ def test_the_palette_finds_a_domain(log_in: Any) -> None:
     put()
     entries = {entry["id"]: entry for entry in log_in("vera").get("/palette").json()["entries"]}
     assert entries["envoy:edge"]["href"] == WHERE
+
+
+def test_a_file_that_changed_again_stays_and_its_rules_are_listed(log_in: Any) -> None:
+    put()
+    client = log_in("ada")
+    number = save(client, FILE.replace("10}", "20}"))["Location"].rpartition("=")[2]
+    save(client, FILE.replace("10}", "30}"))
+    shown = text(client.get(f"/revisions/{number}/revert")).partition("What stays")[2]
+    assert "path=/slow 30 per hour, in calendar hours of UTC 10 per hour, in calendar hours of UTC" in shown
+    # Not the whole files.
+    assert "# Rules of the edge." not in shown
