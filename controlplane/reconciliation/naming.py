@@ -8,6 +8,7 @@ from typing import NamedTuple
 from controlplane.policies.document import environment_of, limit_of, policy_of
 from controlplane.policies.models import Tenant, TenantQuota
 from fuseboard.contract import keys
+from fuseboard.contract.descriptor_words import rules_of
 from fuseboard.contract.limits import service_rule
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm
@@ -16,6 +17,7 @@ _QUOTA = re.compile(
     r"(?:of:(?P<of>[0-9a-f]{20}):)?quota:(?P<name>[^:]+)(?::(?P<digest>[0-9a-f]{20}))?", re.ASCII
 )
 _LIMIT = re.compile(r"limit:(?P<name>[^:]+)", re.ASCII)
+_OWN = re.compile(r"own:(?P<name>[^:]+)", re.ASCII)
 
 
 class Named(NamedTuple):
@@ -39,6 +41,8 @@ class Names:
         kind, _, whose = domain.partition(":")
         if match := _LIMIT.fullmatch(counter):
             return self._plain(kind, whose, match["name"])
+        if match := _OWN.fullmatch(counter):
+            return Named(rule=match["name"], divided=True, limit=self._of_a_rule(match["name"]))
         match = _QUOTA.fullmatch(counter)
         if match is None:
             return None
@@ -64,6 +68,13 @@ class Names:
         if kind == "i":
             return Named(rule=name, divided=True, limit=_find(self._policy.subject_limits, name))
         return None
+
+    def _of_a_rule(self, name: str) -> Limit | None:
+        """The limit of a rule for Envoy, if only one limit has this name: the counter says no more."""
+        paths = [path for domain in self._policy.descriptors for _, path in rules_of(domain)]
+        found = {path[-1].limit for path in paths if path[-1].limit is not None}
+        named = [limit for limit in found if limit.name == name]
+        return named[0] if len(named) == 1 else None
 
     def _quota(self, tenant: str, name: str, dependency: str) -> Limit | None:
         """Its own quota, or that of its tier. A tenant that is not registered has the default tier."""

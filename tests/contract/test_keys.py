@@ -38,7 +38,7 @@ KEYS = {
     keys.subject_limit(
         "production", "ip=203.0.113.9", "logins"
     ): "fb1:production:{i:22ebae8d643d5f043726}:limit:logins",
-    keys.own_limit("production", "k", "slow"): "fb1:production:{i:56e18c1e49325d169ecc}:limit:slow",
+    keys.own_limit("production", "k", "slow"): "fb1:production:{i:56e18c1e49325d169ecc}:own:slow",
     keys.service_limit("production", "flood"): "fb1:production:{i:2131b2bb0757e5fb4180}:limit:flood",
     keys.lock("production", "report"): "fb1:production:{i:d207e21822af2f3f83f3}:lock",
     keys.idempotency(

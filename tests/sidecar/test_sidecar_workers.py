@@ -197,7 +197,10 @@ def test_the_workers_are_small_and_end_with_the_process_that_started_them(
     ("options", "says"),
     [
         (["--workers", "0"], "--workers must be 1 to 64"),
-        (["--workers", "2"], "--workers needs --shared or --envoy-unix"),
+        (
+            ["--workers", "2"],
+            "--workers needs --shared, or --envoy-unix with --listen off and without --unix",
+        ),
     ],
 )
 def test_workers_are_for_a_node(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,7 +112,7 @@ def add_to(commands: Any) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="serve with so many processes, each a separate agent; needs --shared or --envoy-unix",
+        help="serve with so many processes, each a separate agent; needs --shared, or --envoy-unix alone",
     )
     # The process of --workers passes it to each of its workers.
     sidecar.add_argument("--worker", help=argparse.SUPPRESS)
@@ -176,9 +176,11 @@ def run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         raise Misconfigured("--uid needs --unix or --envoy-unix, and Linux")
     if not 1 <= given.workers <= _MAX_WORKERS:
         raise Misconfigured(f"--workers must be 1 to {_MAX_WORKERS}")
-    if given.workers > 1 and not (given.shared or given.envoy_unix):
+    only_envoy = given.envoy_unix is not None and listen is None and given.unix is None
+    if given.workers > 1 and not (given.shared or only_envoy):
         raise Misconfigured(
-            "--workers needs --shared or --envoy-unix: what protects one pod would count in each worker alone"
+            "--workers needs --shared, or --envoy-unix with --listen off and without --unix: what protects "
+            "one pod would count in each worker alone"
         )
     if given.workers > 1 and given.envoy_grpc is not None:
         raise Misconfigured("--envoy-grpc is served by one process: use --envoy-unix with --workers")

@@ -209,8 +209,11 @@ def subject_limit(environment: str, subject: str, limit: str) -> str:
 
 
 def own_limit(environment: str, key: str, limit: str) -> str:
-    """A limit that a caller brings. ``key`` is what it counts."""
-    return subject_limit(environment, own_subject(key), limit)
+    """A limit that a caller brings. ``key`` is what it counts.
+
+    The word ``own`` keeps it apart from the limits of the configuration with the same name.
+    """
+    return f"fb1:{environment}:{{i:{subject_digest(own_subject(key))}}}:own:{limit}"
 
 
 def own_subject(key: str) -> str:

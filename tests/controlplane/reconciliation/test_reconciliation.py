@@ -291,6 +291,7 @@ def test_counters_of_dependencies_callers_and_strangers_have_names(
         keys.dependency_quota("production", "openai", "acme", "llm"),
         keys.tenant_quota("production", "nobody", "requests"),
         keys.subject_limit("production", "203.0.113.7", "addresses"),
+        keys.own_limit("production", "edge slow", "addresses"),
         keys.member_quota("production", "acme", "unknown", "requests"),
         keys.tenant_quota("production", "acme", "by-user", "u-1"),
         keys.tenant_quota("gone", "acme", "requests"),
@@ -299,6 +300,7 @@ def test_counters_of_dependencies_callers_and_strangers_have_names(
     copying.copy()
     rows = AllowedAlone.objects.filter(length_s=60).values_list("tenant", "dependency", "rule", "divided")
     assert sorted(rows) == [
+        ("", "", "addresses", True),
         ("", "", "addresses", True),
         ("", "", "requests", False),
         ("", "", "requests", False),

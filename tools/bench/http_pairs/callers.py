@@ -6,6 +6,7 @@ one question.
 
 import asyncio
 import json
+import random
 from functools import partial
 from typing import Any, Literal
 
@@ -54,12 +55,16 @@ def first_request(kind: Kind, number: int) -> bytes:
 
 
 class Caller(asyncio.Protocol):
-    """Sends the next request when the one before is answered, until ``running`` is false."""
+    """Sends the next request when the one before is answered, until ``running`` is false.
+
+    With ``pause_s``, it waits so long before each, on average.
+    """
 
     _transport: asyncio.Transport
 
-    def __init__(self, kind: Kind, number: int) -> None:
+    def __init__(self, kind: Kind, pause_s: float, number: int) -> None:
         self._kind: Kind = kind
+        self._pause_s = pause_s
         self._first = first_request(kind, number)
         self._waiting = b""
         #: A report is under way.
@@ -72,7 +77,7 @@ class Caller(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.write(self._first)
+        self._send(self._first)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.ended.done():
@@ -109,7 +114,14 @@ class Caller(asyncio.Protocol):
             if not self.running:
                 self._end(None)
                 return
-        self._transport.write(following)
+        self._send(following)
+
+    def _send(self, following: bytes) -> None:
+        if not self._pause_s:
+            self._transport.write(following)
+            return
+        pause_s = random.uniform(0, 2 * self._pause_s)
+        asyncio.get_running_loop().call_later(pause_s, self._transport.write, following)
 
     def _end(self, why: str | None) -> None:
         if not self.ended.done():
@@ -117,14 +129,16 @@ class Caller(asyncio.Protocol):
         self._transport.abort()
 
 
-async def drive(port: int, kind: Kind, callers: int, seconds: float) -> tuple[int, int]:
+async def drive(
+    port: int, kind: Kind, callers: int, seconds: float, *, pause_s: float = 0.0
+) -> tuple[int, int]:
     """Pairs that so many callers make in this time, and decisions without Redis.
 
     Raises ``SystemExit`` when a caller cannot go on.
     """
     loop = asyncio.get_running_loop()
     connected = [
-        (await loop.create_connection(partial(Caller, kind, number), "127.0.0.1", port))[1]
+        (await loop.create_connection(partial(Caller, kind, pause_s, number), "127.0.0.1", port))[1]
         for number in range(callers)
     ]
     await asyncio.sleep(seconds)
