@@ -6,12 +6,14 @@ from time import time
 import msgspec
 import pytest
 import redis
+from msgspec.structs import replace
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, Mode
+from fuseboard.contract.budgets import AtSpent, Budget
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import Tier
-from fuseboard.contract.words import Algorithm, Dimension, Outcome
+from fuseboard.contract.words import Algorithm, Dimension, Outcome, Period
 from fuseboard.envoy import answers, asks
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.service import InvalidMessage
@@ -208,6 +210,25 @@ async def test_tokens_are_no_calls(answering: Answering) -> None:
         tokens = request(descriptor(("tokens_of", "acme"), hits=5))
         assert [codes(await envoy.ask(tokens))[0] for _ in range(3)] == [OK, OK, OVER]
         assert remaining(await envoy.ask(request(descriptor(("tenant", "acme"))))) == [3]
+
+
+@pytest.mark.parametrize("at_spent", [AtSpent.STOP, AtSpent.WARN])
+async def test_a_budget_may_be_larger_than_the_figures_of_envoy(
+    answering: Answering, at_spent: AtSpent
+) -> None:
+    budget = Budget(name="all", amount=2**33, period=Period.MONTH, measure="tokens", at_100=at_spent.value)
+    tiers = tuple(replace(tier, budgets=(budget,)) for tier in POLICY.tiers)
+    async with answering(policy_of(FILE, tiers=tiers)) as envoy:
+        for hits in (0, 5):
+            answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=hits)))
+            assert codes(answer) == (OK, [OK])
+            assert remaining(answer) == [asks.UNLIMITED]
+            assert not answer.statuses[0].HasField("current_limit")
+        for _ in range(8):  # at most 1,000,000,000 hits count
+            await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=1_000_000_000)))
+        answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=1_000_000_000)))
+        assert answer.overall_code == (OVER if at_spent is AtSpent.STOP else OK)
+        assert envoy.service.defects == 0
 
 
 async def test_limits_of_callers_decide_without_a_tenant(answering: Answering) -> None:

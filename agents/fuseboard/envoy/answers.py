@@ -10,7 +10,7 @@ from fuseboard.contract.limits import Limit
 from fuseboard.contract.words import Algorithm, Period
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.envoy import rls_pb2 as pb
-from fuseboard.envoy.asks import Asked, unit, without_figures
+from fuseboard.envoy.asks import UNLIMITED, Asked, unit, without_figures
 from fuseboard.integrations.problem import refusal
 
 _OK, _OVER_LIMIT = pb.RateLimitResponse.OK, pb.RateLimitResponse.OVER_LIMIT
@@ -59,7 +59,7 @@ def _write(status: _Status, asked: Asked, place: int, part: Decision) -> None:
             rule = match.rule
             _write_limit(status, shown, shown.name if limit is None or rule is None else rule.name)
         # The scripts count one call for a limit of 0 in shadow mode.
-        status.limit_remaining = min(max(0, shown.remaining or 0), shown.limit)
+        status.limit_remaining = min(max(0, shown.remaining or 0), shown.limit, UNLIMITED)
         status.duration_until_reset.seconds = _reset_s(shown, limit)
     status.code = _OK if part.allowed else _OVER_LIMIT
     if part.retry_after_ms:
@@ -67,9 +67,9 @@ def _write(status: _Status, asked: Asked, place: int, part: Decision) -> None:
 
 
 def _write_limit(status: _Status, shown: LimitStatus, name: str) -> None:
-    """A window that is no unit of Envoy has no limit in its answer."""
+    """A window that is no unit of Envoy, and a budget above its figures, have no limit in their answers."""
     number = unit(shown.window_ms, shown.period)
-    if number == pb.UNKNOWN_UNIT:
+    if number == pb.UNKNOWN_UNIT or shown.limit > UNLIMITED:
         status.ClearField("current_limit")
         return
     current = status.current_limit

@@ -29,7 +29,7 @@ MAX_REMEMBERED = 4_096
 MAX_REMEMBERED_BYTES = 1_024
 
 CALLS = "calls"
-#: The remaining hits of a rule without a limit.
+#: The remaining hits of a rule without a limit, and the largest figure that an answer can have.
 UNLIMITED = 2**32 - 1
 
 _UNITS = {1_000: pb.SECOND, 60_000: pb.MINUTE, 3_600_000: pb.HOUR, 86_400_000: pb.DAY, 604_800_000: pb.WEEK}
