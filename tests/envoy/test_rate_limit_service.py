@@ -212,11 +212,8 @@ async def test_tokens_are_no_calls(answering: Answering) -> None:
         assert remaining(await envoy.ask(request(descriptor(("tenant", "acme"))))) == [3]
 
 
-@pytest.mark.parametrize("at_spent", [AtSpent.STOP, AtSpent.WARN])
-async def test_a_budget_may_be_larger_than_the_figures_of_envoy(
-    answering: Answering, at_spent: AtSpent
-) -> None:
-    budget = Budget(name="all", amount=2**33, period=Period.MONTH, measure="tokens", at_100=at_spent.value)
+async def test_a_budget_may_be_larger_than_the_figures_of_envoy(answering: Answering) -> None:
+    budget = Budget(name="all", amount=2**33, period=Period.MONTH, measure="tokens")
     tiers = tuple(replace(tier, budgets=(budget,)) for tier in POLICY.tiers)
     async with answering(policy_of(FILE, tiers=tiers)) as envoy:
         for hits in (0, 5):
@@ -227,8 +224,19 @@ async def test_a_budget_may_be_larger_than_the_figures_of_envoy(
         for _ in range(8):  # at most 1,000,000,000 hits count
             await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=1_000_000_000)))
         answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=1_000_000_000)))
-        assert answer.overall_code == (OVER if at_spent is AtSpent.STOP else OK)
+        assert answer.overall_code == OVER
         assert envoy.service.defects == 0
+
+
+async def test_a_budget_that_only_warns_is_not_shown_as_the_next_limit(answering: Answering) -> None:
+    warns = Budget(name="warns", amount=10, period=Period.DAY, measure="tokens", at_100=AtSpent.WARN.value)
+    stops = Budget(name="stops", amount=100, period=Period.DAY, measure="tokens")
+    tiers = tuple(replace(tier, budgets=(warns, stops)) for tier in POLICY.tiers)
+    async with answering(policy_of(FILE, tiers=tiers)) as envoy:
+        for left in (80, 60):
+            answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=20)))
+            assert (codes(answer), remaining(answer)) == ((OK, [OK]), [left])
+            assert answer.statuses[0].current_limit.name == "budget:stops"
 
 
 async def test_limits_of_callers_decide_without_a_tenant(answering: Answering) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from time import time
 
+from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.descriptors import Verdict
 from fuseboard.contract.limits import Limit
@@ -85,7 +86,7 @@ def _own(limit: Limit, part: Decision) -> LimitStatus | None:
 
 def _nearest(part: Decision) -> LimitStatus | None:
     """The limit that refused, or else the one with the smallest part left, of those that can refuse."""
-    known = [limit for limit in part.limits if not limit.shadow]
+    known = [limit for limit in part.limits if not limit.shadow and limit.at_spent in _REFUSING]
     if not part.allowed:
         return next((limit for limit in known if limit.name == part.rule), None)
     left = [limit for limit in known if limit.remaining is not None and limit.algorithm is not _SLOTS]
@@ -93,6 +94,8 @@ def _nearest(part: Decision) -> LimitStatus | None:
 
 
 _SLOTS = Algorithm.CONCURRENCY
+#: The ``at_spent`` of limits that refuse: those that are no budget have ``None``.
+_REFUSING = (None, AtSpent.STOP)
 
 
 def _reset_s(shown: LimitStatus, limit: Limit | None) -> int:
