@@ -389,3 +389,19 @@ def test_rules_for_descriptors_are_prepared_once_for_a_snapshot():
     assert snapshot.descriptor_rules is rules
     [match] = rules.match("edge", [[("tenant", "acme")]])
     assert match.named == {Means.TENANT: "acme"}
+
+
+def test_rules_for_descriptors_are_prepared_again_only_if_they_have_changed():
+    configuration = Configuration(environment="production")
+    configuration.apply(offer(DESCRIBED_POLICY, revision=1))
+    rules = configuration.snapshot.descriptor_rules
+    configuration.apply(offer(DESCRIBED_POLICY, revision=2, tenants={"acme": TenantRecord(tier="pro")}))
+    override = Override(
+        mode=OverrideMode.FORCED_OPEN, revision=2, expires_at_us=1, reason="a test", actor="ann"
+    )
+    configuration.apply_overrides({"payments": override})
+    other = msgspec.structs.replace(DESCRIBED_POLICY, dependencies=(Dependency(name="payments"),))
+    configuration.apply(offer(other, revision=3))
+    assert configuration.snapshot.descriptor_rules is rules
+    configuration.apply(offer(msgspec.structs.replace(other, descriptors=()), revision=4))
+    assert not configuration.snapshot.descriptor_rules.match("edge", [[("tenant", "acme")]])[0].path

@@ -6,7 +6,6 @@ from time import time
 import msgspec
 import pytest
 import redis
-from msgspec.structs import replace
 
 from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, Mode
@@ -214,7 +213,7 @@ async def test_tokens_are_no_calls(answering: Answering) -> None:
 
 async def test_a_budget_may_be_larger_than_the_figures_of_envoy(answering: Answering) -> None:
     budget = Budget(name="all", amount=2**33, period=Period.MONTH, measure="tokens")
-    tiers = tuple(replace(tier, budgets=(budget,)) for tier in POLICY.tiers)
+    tiers = tuple(msgspec.structs.replace(tier, budgets=(budget,)) for tier in POLICY.tiers)
     async with answering(policy_of(FILE, tiers=tiers)) as envoy:
         for hits in (0, 5):
             answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=hits)))
@@ -231,7 +230,7 @@ async def test_a_budget_may_be_larger_than_the_figures_of_envoy(answering: Answe
 async def test_a_budget_that_only_warns_is_not_shown_as_the_next_limit(answering: Answering) -> None:
     warns = Budget(name="warns", amount=10, period=Period.DAY, measure="tokens", at_100=AtSpent.WARN.value)
     stops = Budget(name="stops", amount=100, period=Period.DAY, measure="tokens")
-    tiers = tuple(replace(tier, budgets=(warns, stops)) for tier in POLICY.tiers)
+    tiers = tuple(msgspec.structs.replace(tier, budgets=(warns, stops)) for tier in POLICY.tiers)
     async with answering(policy_of(FILE, tiers=tiers)) as envoy:
         for left in (80, 60):
             answer = await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=20)))

@@ -205,7 +205,10 @@ class Configuration:
 
     def _stand(self, *, head: ConfigHead, source: ConfigSource, tenants: TenantTable) -> None:
         policy = _with_overrides(self._policy, self._from_gateways)
-        self.snapshot = Snapshot(head=head, policy=policy, source=source, tenants=tenants)
+        snapshot = Snapshot(head=head, policy=policy, source=source, tenants=tenants)
+        # Most edits are of tenants. Patterns of rules take the loop milliseconds, and Envoy waits for 20.
+        snapshot.keep_prepared(self.snapshot)
+        self.snapshot = snapshot
         self.changes += 1
 
     def rules_changed(self) -> None:

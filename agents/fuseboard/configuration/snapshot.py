@@ -262,6 +262,11 @@ class Snapshot:
             self._descriptor_rules = DescriptorRules(self.policy.descriptors)
         return self._descriptor_rules
 
+    def keep_prepared(self, earlier: "Snapshot") -> None:
+        """Take over the rules for descriptors that ``earlier`` has prepared, if they are the same."""
+        if self.policy.descriptors == earlier.policy.descriptors:
+            self._descriptor_rules = earlier._descriptor_rules
+
     def model(self, name: str) -> Model | None:
         """The model of a name or an alias; else that of the name without a date at its end."""
         found = self._models.get(name)
