@@ -1,11 +1,13 @@
 """``fuseboard sidecar --workers``: several processes serve one port and one unix socket."""
 
+import asyncio
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ import redis
 
 from fuseboard.cli import main
 from fuseboard.contract.policy import Policy
+from fuseboard.errors import Misconfigured
+from fuseboard.sidecar.peers import Place
+from fuseboard.sidecar.supervisor import Worker
 from tests.agents.published import publish
 from tests.sidecar.processes import Process, sidecar
 from tests.sidecar.test_sidecar_calls import SLOTS, policy
@@ -191,6 +196,19 @@ def test_the_workers_are_small_and_end_with_the_process_that_started_them(
             assert resident_mib(pid) < MOST_MIB
         one.process.kill()
         wait_until(lambda: all(map(gone, workers)))
+
+
+async def test_a_worker_ends_at_a_signal_that_comes_before_its_process() -> None:
+    place = Place(number=1, of=1, server="shop-1", folder="unused")
+    worker = Worker([sys.executable, "-c", "print('ready', flush=True); input()"], place)
+    starting = asyncio.create_task(worker.start())
+    await asyncio.sleep(0)
+    worker.signal(signal.SIGTERM)
+    with suppress(Misconfigured):  # it may have ended before it was ready
+        await starting
+    await asyncio.wait_for(worker.keep(), PATIENCE_S)
+    await worker.end(PATIENCE_S)
+    assert worker.restarts == 0
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ class Worker:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=PIPE, stdout=PIPE, pass_fds=self._fds
         )
+        if self._stopping.is_set():
+            self._process.terminate()  # the signal came before there was a process
         output = self._process.stdout
         if output is None or await output.readline() != f"{READY}\n".encode():
             raise Misconfigured(f"worker {self.place.number} did not start: its lines above say why")
