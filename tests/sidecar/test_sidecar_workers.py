@@ -17,14 +17,18 @@ import redis
 
 from fuseboard.cli import main
 from fuseboard.contract.policy import Policy
+from fuseboard.contract.sidecar import GiveBack
 from fuseboard.errors import Misconfigured
-from fuseboard.sidecar.peers import Place
+from fuseboard.serving import http1
+from fuseboard.serving.listeners import Listeners
+from fuseboard.sidecar.peers import Peers, Place
 from fuseboard.sidecar.supervisor import Worker
 from tests.agents.published import publish
+from tests.sidecar.peers import Echo
 from tests.sidecar.processes import Process, sidecar
 from tests.sidecar.test_sidecar_calls import SLOTS, policy
 from tests.sidecar.test_sidecar_soak import MOST_MIB, resident_mib
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, eventually, wait_until
 
 WORKERS = 2
 
@@ -209,6 +213,20 @@ async def test_a_worker_ends_at_a_signal_that_comes_before_its_process() -> None
     await asyncio.wait_for(worker.keep(), PATIENCE_S)
     await worker.end(PATIENCE_S)
     assert worker.restarts == 0
+
+
+async def test_what_a_worker_refuses_is_counted_as_lost(tmp_path: Path) -> None:
+    place = Place(number=1, of=2, server="shop-1-1", folder=str(tmp_path))
+    listeners, peers = Listeners(), Peers(place)
+    await listeners.listen_unix(Echo(), http1.Connections(http1.Bounds()), place.socket(2))
+    try:
+        for path in ("/", "/defect", "/"):
+            assert peers.hand_on("p2-id", path, GiveBack(permit="p2-id"))
+        await eventually(lambda: not len(peers))
+        assert peers.lost == 1
+    finally:
+        await peers.stop()
+        await listeners.stop()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ their worker, and each worker has a private socket.
 """
 
 import asyncio
+import logging
 from collections import deque
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from fuseboard.calling.trace import traceparent
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.sidecar import MAX_REPORTS, REPORTS_PATH
 from fuseboard.serving.unix_client import UnixClient
+
+logger = logging.getLogger("fuseboard.sidecar")
 
 #: The path of the private socket that takes outcomes from Envoy's access log.
 OUTCOMES_PATH = "/private/outcomes"
@@ -72,7 +75,7 @@ class Peers:
 
     @property
     def lost(self) -> int:
-        """The messages that could not be handed on: their worker has died, or too many wait for it."""
+        """The messages that were not handed on: their worker died or refused them, or too many wait."""
         return sum(peer.lost for peer in self._peers.values())
 
     def hand_on(self, name: str, path: str, content: Struct) -> bool:
@@ -118,7 +121,12 @@ class _Peer:
                 together = self._first()
                 path, trace, content = together[0]
                 body = [one.content for one in together] if path in _TOGETHER else content
-                await self._client.ask("POST", path, _encode(body), trace)
+                status, _ = await self._client.ask("POST", path, _encode(body), trace)
+                if status != 200:
+                    logger.error(
+                        "sidecar.handed_on_refused: status %d for %d messages", status, len(together)
+                    )
+                    self.lost += len(together)
                 for _ in together:
                     self._waiting.popleft()
         except OSError:
