@@ -21,6 +21,7 @@ from fuseboard.contract.sidecar import GiveBack
 from fuseboard.errors import Misconfigured
 from fuseboard.serving import http1
 from fuseboard.serving.listeners import Listeners
+from fuseboard.sidecar.app import when_it_ends
 from fuseboard.sidecar.peers import Peers, Place
 from fuseboard.sidecar.supervisor import Worker
 from tests.agents.published import publish
@@ -213,6 +214,20 @@ async def test_a_worker_ends_at_a_signal_that_comes_before_its_process() -> None
     await asyncio.wait_for(worker.keep(), PATIENCE_S)
     await worker.end(PATIENCE_S)
     assert worker.restarts == 0
+
+
+async def test_a_worker_notices_once_that_the_process_that_started_it_is_gone() -> None:
+    mine, other = os.pipe()
+    noticed: list[int] = []
+    try:
+        when_it_ends(mine, lambda: noticed.append(1))
+        os.close(other)
+        await eventually(lambda: noticed)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert noticed == [1]
+    finally:
+        os.close(mine)
 
 
 async def test_what_a_worker_refuses_is_counted_as_lost(tmp_path: Path) -> None:

@@ -259,13 +259,25 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
         else:
             lines = [READY]
             # The process that started this worker has its other end: the worker ends when that does.
-            loop.add_reader(sys.stdin.fileno(), stop.set)
+            when_it_ends(sys.stdin.fileno(), stop.set)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         logger.info("sidecar.started: %s", settings)
         await stop.wait()
         logger.info("sidecar.stopping: for at most %g s", options.drain_s)
         await drain(started, options.drain_s, leave)
+
+
+def when_it_ends(file: int, act: Callable[[], object]) -> None:
+    """Call ``act`` once, when the other end of a pipe is closed. Nothing is written to it."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        # A pipe without another end can be read all the time.
+        loop.remove_reader(file)
+        act()
+
+    loop.add_reader(file, ended)
 
 
 def addresses(options: Options, port: int, probes_port: int, grpc_port: int = 0) -> list[str]:
