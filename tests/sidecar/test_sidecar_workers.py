@@ -259,6 +259,16 @@ def test_workers_are_for_a_node(options: list[str], says: str, capsys: pytest.Ca
     assert says in capsys.readouterr().err
 
 
+def test_the_names_of_workers_must_not_be_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEBOARD_REDIS_URL", "off")
+    monkeypatch.setenv("FUSEBOARD_SERVER", "n" * 63)
+    options = ["--shared", "--unix", str(tmp_path / "sock"), "--workers", "2"]
+    assert main(["sidecar", "--no-token", "--listen", "127.0.0.1:0", *options]) == 2
+    assert "FUSEBOARD_SERVER has 63 characters" in capsys.readouterr().err
+
+
 def test_a_port_that_another_sidecar_has_is_not_shared(
     limits: redis.Redis,
     redis_url: str,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fuseboard.contract.words import is_slug
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import MAX_SUBJECTS, PREFIX, AgentSettings
 
@@ -202,6 +203,11 @@ def run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     most = given.most_subjects or os.environ.get(_BOUND_VARIABLE) or str(usual)
     settings = AgentSettings.from_env({**os.environ, _BOUND_VARIABLE: most})
     settings = replace(settings, serves_node=given.shared)
+    if given.workers > 1 and not is_slug(f"{settings.server}-{given.workers}"):
+        raise Misconfigured(
+            f"FUSEBOARD_SERVER has {len(settings.server)} characters, and --workers adds a number: names "
+            "have at most 64"
+        )
     if place is not None:
         app.run(_of_worker(settings, place), options)
     elif given.workers > 1:
