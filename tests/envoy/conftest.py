@@ -45,7 +45,7 @@ class Envoy:
         """The answer of the service, without a listener."""
         from fuseboard.envoy import rls_pb2 as pb
 
-        return pb.RateLimitResponse.FromString(await self.service.should_rate_limit(body))
+        return pb.RateLimitResponse.FromString((await self.service.answer(body)).body)
 
 
 Answering = Callable[..., AbstractAsyncContextManager[Envoy]]

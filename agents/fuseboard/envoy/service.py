@@ -54,15 +54,11 @@ class RateLimitService:
         #: Descriptors that no rule decides, and those that would have given hits back.
         self.unmatched = self.negative = 0
 
-    async def should_rate_limit(self, body: bytes) -> bytes:
+    async def answer(self, body: bytes) -> Answered:
         """Answer the bytes of a ``RateLimitRequest`` with those of a ``RateLimitResponse``.
 
         Raises ``InvalidMessage``, and nothing else: a defect allows the request.
         """
-        return (await self.answer(body)).body
-
-    async def answer(self, body: bytes) -> Answered:
-        """``should_rate_limit`` for a server that knows whether its peer got the answer."""
         try:
             asked = self._questions.read(self._agent.configuration.snapshot.descriptor_rules, body)
         except InvalidMessage:
