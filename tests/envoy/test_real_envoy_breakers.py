@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from fuseboard import AgentSettings, Mode
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Tier
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Permit
 from fuseboard.envoy import access_log
 from fuseboard.envoy.grpc_server import GrpcListener
 from fuseboard.sidecar.app import Options, Running, running
@@ -153,6 +155,47 @@ async def test_a_breaker_opens_by_the_status_of_grpc(
 
 async def _is_ok(envoy: Envoy) -> bool:
     return (await envoy.http.get("/")).status_code == 200
+
+
+async def test_a_slow_client_is_no_slow_upstream(
+    answering: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1") as (envoy,),
+    ):
+        report, times = service.agent.report, list[float]()
+
+        def note(permit: Permit, outcome: Outcome, elapsed_s: float | None = None, **more: int) -> None:
+            assert elapsed_s is not None
+            times.append(elapsed_s)
+            report(permit, outcome, elapsed_s, **more)
+
+        monkeypatch.setattr(service.agent, "report", note)
+        app.body = 20_000_000 * b"x"
+
+        async def read_slowly() -> bool:
+            known = len(times)
+            reader, writer = await asyncio.open_connection("127.0.0.1", envoy.port)
+            writer.write(b"GET / HTTP/1.1\r\nhost: app\r\nconnection: close\r\n\r\n")
+            await asyncio.sleep(0.5)
+            while await reader.read(1_000_000):
+                pass
+            writer.close()
+            await eventually(lambda: len(times) > known)
+            return times[-1] < 0.5
+
+        await eventually(read_slowly)  # a busy machine may be slow, too
+        known, app.body, served = len(times), b"served", app.served
+        app.go.clear()
+        asked = asyncio.create_task(envoy.http.get("/"))
+        await eventually(lambda: app.served > served)
+        await asyncio.sleep(0.3)
+        app.go.set()
+        assert (await asked).status_code == 200
+        await eventually(lambda: len(times) > known)
+        assert times[-1] >= 0.25
 
 
 async def test_failures_of_one_envoy_stop_no_other(answering: Answering, tmp_path: Path, limits: redis.Redis):

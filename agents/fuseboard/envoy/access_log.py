@@ -69,7 +69,7 @@ class Record(Struct, frozen=True):
     #: The status of the answer; 0 if the client left before one.
     code: int
     flags: tuple[bytes, ...]
-    #: The time of the request in seconds; ``None`` if it is not known.
+    #: How long the upstream took, in seconds; ``None`` if it is not known.
     elapsed_s: float | None
     #: How often Envoy sent the request; ``None`` if the log does not say it.
     attempts: int | None

@@ -182,7 +182,9 @@ def _access_log(filters: Filters) -> str:
         "permit": f"%DYNAMIC_METADATA({_METADATA}:permit)%",
         "code": "%RESPONSE_CODE%",
         "flags": "%RESPONSE_FLAGS%",
-        "duration_ms": "%DURATION%",
+        # From the last byte of the request to the first of the answer: a slow client must not look like a
+        # slow upstream.
+        "duration_ms": "%COMMON_DURATION(US_TX_END:US_RX_BEG:ms)%",
         "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         # The upstream chooses its length.
         "retry_after": "%RESP(retry-after):64%",
