@@ -109,6 +109,7 @@ JUDGED = {
     "a long pause": ({"code": "429", "retry_after": "3000"}, (NEUTRAL, "HTTP 429", None, 60_000)),
     "closed": ({"code": "503", "flags": "UC"}, (FAILURE, "connection_lost", None, 0)),
     "late": ({"code": "504", "flags": "UT", "duration_ms": "303"}, (FAILURE, "timeout", None, 0)),
+    "late, in its answer": ({"code": "200", "flags": "UT"}, (NEUTRAL, None, None, 0)),
     "no HTTP": ({"code": "502", "flags": "UPE"}, (FAILURE, "protocol_error", None, 0)),
     "broken off": ({"code": "200", "flags": "UPE"}, (FAILURE, "protocol_error", None, 0)),
     "not reached": ({"code": "503", "flags": "UF"}, (FAILURE, "connection_failed", None, 0)),

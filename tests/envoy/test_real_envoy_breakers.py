@@ -198,6 +198,32 @@ async def test_a_slow_client_is_no_slow_upstream(
         assert times[-1] >= 0.25
 
 
+async def test_clients_that_do_not_read_open_no_breaker(
+    answering: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def change(config: Any) -> None:
+        (route,) = manager_of(config)["route_config"]["virtual_hosts"][0]["routes"]
+        route["route"]["timeout"] = "1s"
+
+    async with (
+        answering(policy()) as service,
+        application() as app,
+        envoys(service, app, tmp_path, "edge-1", change=change) as (envoy,),
+        AsyncExitStack() as stack,
+    ):
+        outcomes = list[Outcome]()
+        monkeypatch.setattr(
+            service.agent, "report", lambda permit, outcome, *_, **__: outcomes.append(outcome)
+        )
+        app.body = 20_000_000 * b"x"
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", envoy.port)
+            stack.callback(writer.close)
+            writer.write(b"GET / HTTP/1.1\r\nhost: app\r\n\r\n")
+        await eventually(lambda: len(outcomes) == 3)
+        assert set(outcomes) == {Outcome.NEUTRAL}
+
+
 async def test_failures_of_one_envoy_stop_no_other(answering: Answering, tmp_path: Path, limits: redis.Redis):
     async with (
         answering(policy(open_ms=60_000, open_max_ms=60_000)) as service,

@@ -55,6 +55,8 @@ FAILURES = {
 }
 #: The flags of requests that Envoy or the client ended. They say nothing of the upstream.
 NEUTRAL = frozenset({b"UO", b"DC", b"DI", b"FI", b"RL", b"RLSE", b"UAEX"})
+#: The time of the route has passed. That includes the time in which the client reads the answer.
+_LATE = b"UT"
 #: With this flag, the last attempt was counted but not sent: a circuit breaker of Envoy was full.
 _OVERFLOW = b"UO"
 #: Envoy makes no further attempt. The status says how the last one failed, if an upstream answered it.
@@ -206,7 +208,10 @@ class AccessLog:
             repeated = min(sent, MAX_ATTEMPTS) - 1
             self.repeated += repeated
             agent.charge_again(permit, repeated)
-        kind = next((FAILURES[flag] for flag in flags if flag in FAILURES), None)
+        # The upstream had begun its answer: it may have stopped, or the client does not read.
+        unread = _LATE in flags and 0 < record.code < 500
+        failures = [FAILURES[flag] for flag in flags if flag in FAILURES and not (unread and flag == _LATE)]
+        kind = failures[0] if failures else None
         if kind is None and _NO_MORE in flags and record.code < 400:
             kind = _NO_MORE_KIND
         if kind is not None:
@@ -215,7 +220,7 @@ class AccessLog:
         elif sent is not None and sent <= 0:
             # Another filter refused the request after the permit, or Envoy answered itself.
             agent.give_back(permit)
-        elif not NEUTRAL.isdisjoint(flags) or not record.code:
+        elif unread or not NEUTRAL.isdisjoint(flags) or not record.code:
             agent.report(permit, Outcome.NEUTRAL)
         else:
             # The time of several attempts, or of a whole stream, does not say that the upstream is slow.
