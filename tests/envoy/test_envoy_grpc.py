@@ -20,6 +20,7 @@ from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.envoy.grpc_server import GrpcListener, GrpcServer, serving
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT, Answered
 from fuseboard.errors import Misconfigured
+from fuseboard.sidecar import app
 from tests.envoy.authority import Authority
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, request
@@ -320,3 +321,19 @@ def test_options_that_are_not_safe_or_not_whole_are_refused(
     monkeypatch.setenv("FUSEBOARD_STATE_DIR", str(tmp_path))
     assert main(["sidecar", "--listen", "off", "--probes", "off", *options]) == 2
     assert problem in capsys.readouterr().err
+
+
+async def test_the_connections_of_envoy_are_among_the_files_that_a_sidecar_may_open(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[int] = []
+
+    def allow(files: int) -> int:
+        needed.append(files)
+        return files
+
+    monkeypatch.setattr(app, "allow_open_files", allow)
+    for listener in (None, GrpcListener(address=LOOPBACK)):
+        async with answering(policy_of(), envoy_grpc=listener):
+            pass
+    assert needed[1] == needed[0] + grpc_server.MAX_CONNECTIONS

@@ -32,7 +32,8 @@ MAX_STREAMS = 1_000
 MAX_HEADERS = 8 * 1024
 #: A connection that gets old is closed when its requests have their answers, or after this time.
 GRACE_S = 5.0
-#: A certificate and a message must come within this time after the connection.
+#: The handshakes of TLS and HTTP/2 must end within this time after the connection. A request may send no
+#: message for as long as its connection lives.
 HANDSHAKE_S = 5.0
 
 _STRANGER = "no --client-san names the certificate"
@@ -65,6 +66,7 @@ class GrpcServer:
         self._paths, self._names = paths, names
         #: The port; 0 for a unix socket.
         self.port = 0
+        self.most_connections = MAX_CONNECTIONS
         #: Requests that are worked on.
         self.active = 0
         #: The time of the last answer, on the monotonic clock.

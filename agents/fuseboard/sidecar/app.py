@@ -146,7 +146,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             elif options.probes is not None:
                 listening = listeners.listen_tcp(probes, Connections(FEW), *options.probes)
                 probes_port = await listens("--probes", options.probes, listening)
-            _check_open_files(connections)
+            _check_open_files(connections, 0 if grpc is None else grpc.most_connections)
             yield Running(agent, sidecar, connections, port, probes_port, envoy, log, grpc)
         finally:
             await servers.aclose()
@@ -204,9 +204,9 @@ async def _listen_unix(
         await listeners.accept_from(service, connections, shared)
 
 
-def _check_open_files(connections: Iterable[Connections]) -> None:
+def _check_open_files(connections: Iterable[Connections], others: int) -> None:
     """Beyond this limit, connections would wait, and Redis could not be connected again."""
-    needed = OWN_FILES + sum(those.bounds.connections + MAX_LINGERING for those in connections)
+    needed = OWN_FILES + others + sum(those.bounds.connections + MAX_LINGERING for those in connections)
     if (allowed := allow_open_files(needed)) < needed:
         logger.warning(
             "sidecar.open_files: this process may open %d files, and all its connections need %d: "
