@@ -1,5 +1,6 @@
 """A flood of tenants and addresses: memory stays bounded, and what was spent stays spent."""
 
+import asyncio
 import weakref
 from typing import cast
 
@@ -12,8 +13,9 @@ from fuseboard.admission.joint_admission import Wanted
 from fuseboard.batching.domains import LimitDomain, SubjectDemands, demand_of
 from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.breaker import stated_measures
+from fuseboard.configuration.current_configuration import MIN_RECORDS
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
-from fuseboard.contract.words import Algorithm, Dimension, Mode, Outcome
+from fuseboard.contract.words import Algorithm, Dimension, Mode, Outcome, Reason
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
 from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY, REQUESTS, Server, configured, running
@@ -78,11 +80,25 @@ async def test_records_counts_and_refusals_follow_the_settings(limits: redis.Red
         for number in range(3 * MOST):
             assert (await agent.admit_request(f"t{number}", 5)).allowed
             assert (await agent.admit_request(f"t{number}")).rule == "five"
-        assert len(list(runtime.configuration.snapshot.tenants)) <= MOST
+        records = runtime.configuration.snapshot.tenants
+        for number in range(2 * MIN_RECORDS):
+            records.put(f"x{number}", None)
+        assert len(records) <= MIN_RECORDS
         assert len(runtime.counters.by_tenant()) <= MOST
         assert runtime.admission.joint.requests.settlements.refusals._size <= MOST
         assert len(runtime.inbound.priorities.of) <= MOST
         assert (await agent.admit_request("t0")).rule == "five"
+
+
+async def test_more_tenants_at_once_than_the_most_are_decided_by_their_own_records(
+    limits: redis.Redis, redis_url: str
+):
+    suspended = {f"t{number}": TenantRecord(tier="free", suspended=True) for number in range(5 * MOST)}
+    publish(limits, RULES, revision=7, tenants=suspended)
+    async with Agent(settings=AgentSettings(redis_url=redis_url, most_subjects=MOST)) as agent:
+        await eventually(lambda: agent.mode is Mode.SHARED)
+        decisions = await asyncio.gather(*(agent.admit_request(tenant) for tenant in suspended))
+        assert {decision.reason for decision in decisions} == {Reason.SUSPENDED}
 
 
 async def test_costs_that_change_with_each_call_fill_no_memory_whoever_asks(

@@ -24,6 +24,9 @@ logger = logging.getLogger("fuseboard.configuration")
 
 #: New tenants without a record that are remembered for the next heartbeat.
 WANTED_TENANTS = 1000
+#: The least room for records. One answer can bring all that are wanted, and a full table drops its older
+#: half: the default tier would decide a request whose record is gone before that.
+MIN_RECORDS = 2 * WANTED_TENANTS
 
 _TRUST = {
     ConfigSource.BUILT_IN: 0,
@@ -42,7 +45,7 @@ class Configuration:
     ) -> None:
         self.environment = environment
         self.clock = clock or ServerClock()
-        self.snapshot: Snapshot = built_in(environment, most_tenants)
+        self.snapshot: Snapshot = built_in(environment, max(most_tenants, MIN_RECORDS))
         #: Rises with everything that may change the rules of a tenant. What was prepared before is invalid
         #: then.
         self.changes = 0
