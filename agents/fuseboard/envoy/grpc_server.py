@@ -26,8 +26,8 @@ logger = logging.getLogger("fuseboard.envoy")
 #: Requests that are worked on at once. More get RESOURCE_EXHAUSTED: no decision.
 MAX_REQUESTS = 1_000
 MAX_CONNECTIONS = 1_024
-#: Requests of one connection. Envoy has one connection for each of its threads.
-MAX_STREAMS = 1_000
+#: Requests of one connection, which alone cannot hold all places. Envoy opens another one for more.
+MAX_STREAMS = 100
 #: The bytes of the headers of a request.
 MAX_HEADERS = 8 * 1024
 #: A connection that gets old is closed when its requests have their answers, or after this time.
