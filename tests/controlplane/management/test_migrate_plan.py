@@ -9,6 +9,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import OperationalError, connection, migrations, models
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from controlplane.management.commands.migrate import Command
@@ -284,8 +285,11 @@ def test_a_database_from_before_a_required_release_is_refused_when_earlier_files
     monkeypatch.setattr(required_stops, "REQUIRED_STOPS", stops)
     with squashed_files():
         assert "nothing to do" in run("--check-only")
+        parts = [name for _, name in MigrationLoader(connection).disk_migrations[squashed].replaces]
         with connection.cursor() as cursor:
-            cursor.execute("SELECT max(id) FROM django_migrations WHERE app = %s AND name <> %s", squashed)
+            cursor.execute(
+                "SELECT max(id) FROM django_migrations WHERE app = %s AND name = ANY(%s)", [app, parts]
+            )
             cursor.execute("UPDATE django_migrations SET app = 'lacking' WHERE id = %s", cursor.fetchone())
         try:
             for options in ((), ("--check-only",)):
