@@ -88,7 +88,7 @@ def test_reading_the_configuration_takes_few_queries(
             reason="for a test",
             actor=ada,
         )
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(11):
         assert len(policy_of(environment_of("production")).dependencies) == more + 1
     with django_assert_max_num_queries(3):
         assert len(tenant_records("production")) == more + 1
