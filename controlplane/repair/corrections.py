@@ -30,7 +30,7 @@ def correct_budgets(environment: str, now: datetime) -> None:
     store = limits(deadline_s=PATIENT_S)
     for row in waiting.order_by("pk")[:MAX_AT_ONCE]:
         arguments = [row.began, row.ends, row.pk, row.amount]
-        answer = _CORRECT.run(store, keys=[row.key, keys.budget_mark(row.key)], args=arguments)
+        answer, mark = _CORRECT.run(store, keys=[row.key, keys.budget_mark(row.key)], args=arguments)
         if answer == _DAMAGED:
             _to_the_end(row)
         elif answer != _LATER:
@@ -38,7 +38,7 @@ def correct_budgets(environment: str, now: datetime) -> None:
                 # Pods that have not spent it lately forget the larger figure of before. A worker that stops
                 # here tells them again.
                 store.publish(keys.budget_channel(environment), row.key)
-            _done(row, is_new=answer == _NEW)
+            _done(row, mark, is_new=answer == _NEW)
 
 
 def _to_the_end(row: BudgetCorrection) -> None:
@@ -51,10 +51,13 @@ def _to_the_end(row: BudgetCorrection) -> None:
             row.save(force_insert=True)
 
 
-def _done(row: BudgetCorrection, *, is_new: bool) -> None:
+def _done(row: BudgetCorrection, mark: str, *, is_new: bool) -> None:
     with transaction.atomic():
         if is_new:
-            # The worker saw the budget before it. A repeated correction is in what it has seen since.
-            known = KnownBudget.objects.filter(environment=row.environment, key=row.key, began=row.began)
+            # The worker saw the budget before it. A repeated correction is in what it has seen since. With
+            # another mark, Redis has lost what the worker saw, and has this correction apart from that.
+            known = KnownBudget.objects.filter(
+                environment=row.environment, key=row.key, began=row.began, mark=mark
+            )
             known.update(amount=Greatest(0, F("amount") + row.amount))
         row.delete()

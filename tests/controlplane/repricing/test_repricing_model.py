@@ -191,9 +191,9 @@ def test_the_books_are_right_after_anything(machine: type[RuleBasedStateMachine]
 @contextmanager
 def counted_twice() -> Iterator[None]:
     text = corrections._CORRECT.text
-    assert text.count("== 1 then return 1 end") == 1
+    assert text.count("== 1 then return { 1") == 1
     with patch.object(
-        corrections, "_CORRECT", Script(text.replace("== 1 then return 1 end", "== 7 then return 1 end"))
+        corrections, "_CORRECT", Script(text.replace("== 1 then return { 1", "== 7 then return { 1"))
     ):
         yield
 
@@ -226,6 +226,19 @@ def seen_as_before() -> Iterator[None]:
 
 
 @contextmanager
+def seen_in_another_store() -> Iterator[None]:
+    """The worker adds a correction to what it saw before Redis lost it, and puts that back beside it."""
+    done = corrections._done
+
+    def with_any_mark(row: BudgetCorrection, _: str, *, is_new: bool) -> None:
+        known = KnownBudget.objects.get(key=row.key)
+        done(row, known.mark, is_new=is_new)
+
+    with patch.object(corrections, "_done", with_any_mark):
+        yield
+
+
+@contextmanager
 def totals_as_before() -> Iterator[None]:
     with patch.object(ledger_costs, "sum_up", lambda _: "SELECT %s, %s, %s"):
         yield
@@ -252,11 +265,18 @@ def _lost_while_it_waits(books: Any) -> None:
     books.the_worker_runs_and_stops(0, reached=False)
 
 
+def _lost_when_nothing_was_spent(books: Any) -> None:
+    _lost(books, 0, corrected=True)
+    books.calls_are_priced_again(2_000_001, 0, 2, stops=False)
+    books.the_worker_runs()
+
+
 #: A fault, and what notices it.
 MUTANTS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (counted_twice, _stopped),
     (restored_with_what_waits, _lost_while_it_waits),
     (seen_as_before, partial(_lost, price=0, corrected=True)),
+    (seen_in_another_store, _lost_when_nothing_was_spent),
     (priced_before_it_is_compared, _priced_again),
     (totals_as_before, _priced_again),
 )

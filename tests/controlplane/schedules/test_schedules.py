@@ -453,7 +453,8 @@ def test_a_form_that_is_sent_twice_becomes_one_request(
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert said == [Proposed, InvalidEdit]
+    # The one that is refused may say so first.
+    assert set(said) == {Proposed, InvalidEdit}
     assert ChangeRequest.objects.count() == 1
 
 
