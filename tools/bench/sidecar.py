@@ -100,8 +100,8 @@ def report(bars: Bars, callers: int, costs: dict[str, list[float]]) -> None:
 
     # docs/adr, decision 0065
     for suffix, name, most in (
-        ("", SIDECAR, {50: 0.9, 1: 1.8}[callers]),
-        ("_carried", CARRIED, {50: 0.7, 1: 1.5}[callers]),
+        ("", SIDECAR, {50: 0.7, 1: 1.4}[callers]),
+        ("_carried", CARRIED, {50: 0.5, 1: 1.3}[callers]),
     ):
         line = f"sidecar_pair{suffix}_vs_json_{callers}"
         if RATELIMIT in costs:
@@ -109,7 +109,7 @@ def report(bars: Bars, callers: int, costs: dict[str, list[float]]) -> None:
         else:
             bars.skipped(line, "no program of envoyproxy/ratelimit ran: see docs/benchmarks.md")
     if callers == 50:
-        bars.ratio_at_most("sidecar_pair_vs_httptools_50", ratio(SIDECAR, FLOOR), 5.5)
+        bars.ratio_at_most("sidecar_pair_vs_httptools_50", ratio(SIDECAR, FLOOR), 4.3)
 
 
 async def ask_tenants(port: int) -> None:

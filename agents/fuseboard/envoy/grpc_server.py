@@ -26,8 +26,9 @@ logger = logging.getLogger("fuseboard.envoy")
 #: Requests that are worked on at once. More get RESOURCE_EXHAUSTED: no decision.
 MAX_REQUESTS = 1_000
 MAX_CONNECTIONS = 1_024
-#: Requests of one connection, which alone cannot hold all places. Envoy opens another one for more.
-MAX_STREAMS = 100
+#: Requests of one connection, which alone cannot hold all places. Envoy has one for each of its threads, and
+#: sends many requests on a new one before it hears this bound.
+MAX_STREAMS = 500
 #: The bytes of the headers of a request.
 MAX_HEADERS = 8 * 1024
 #: A connection that gets old is closed when its requests have their answers, or after this time.
