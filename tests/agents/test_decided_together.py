@@ -444,7 +444,7 @@ async def test_a_limit_of_the_caller_decides_with_the_others(agent: Agent, limit
     agent.charge_after([own("/late", 9)])
     late = await eventually(lambda: agent.check_together([own("/late")]), accept=lambda one: not one.allowed)
     assert (again.allowed, late.rule) == (True, "slow-path")
-    assert len(limits.keys(b"*limit:slow-path")) == 3
+    assert len(limits.keys(b"*own:slow-path")) == 3
 
 
 async def test_limits_of_the_caller_are_counted_without_redis_too():
