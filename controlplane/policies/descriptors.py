@@ -68,7 +68,7 @@ def wrong_together(
     if size > MAX_TEXTS:
         yield last, f"The files of all domains have {size:,} bytes. {MAX_TEXTS:,} are allowed."
     read = [read_text(text).domain for text in texts.values()]
-    # A domain has the problems of its own text.
+    # Problems of one domain are found when its text is read. These are about all domains together.
     for where, problem in problems_of_all([domain for domain in read if domain is not None]):
         if not where:
             yield last, problem

@@ -26,7 +26,7 @@ from tests.agents.servers import PATIENT, POLICY
 from tests.waiting import eventually
 
 OK, FAILURE, NEUTRAL = Outcome.OK, Outcome.FAILURE, Outcome.NEUTRAL
-#: What Envoy 1.40 sent of a good answer. The tests with a real Envoy see the same attributes.
+#: The attributes that Envoy 1.40 sent of a good answer. The tests with a real Envoy see the same attributes.
 GOOD = {
     "code": "200",
     "flags": "-",

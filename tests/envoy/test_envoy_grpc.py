@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_S, eventually
 LOOPBACK = ("127.0.0.1", 0)
 #: Bytes of a message.
 MOST = 10_000
-#: Of HTTP/2: the preface of a client with empty settings, and the type of the frame that ends a connection.
+#: The preface of a client of HTTP/2 with empty settings, and the type of the frame that ends a connection.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 GOAWAY = 7
 

@@ -15,7 +15,7 @@ from fuseboard.contract.descriptor_file import MAX_FILE
 
 MAX_DEPTH = 8
 MAX_SCALAR = 4_096
-#: The path within a thing of a file in a file, which has a limit of its own.
+#: The path of the text of rules within their domain. Its size has a limit of its own.
 _FILE = ("file",)
 #: Keys of one mapping, and words of one list. Sections of things have as many entries as a plan has rows.
 MAX_ENTRIES = 1_000

@@ -141,7 +141,7 @@ def test_a_dependency_has_its_vendor_limits(spend: Any, ada: Any) -> None:
     found = lines(("pool", "openai"))
     assert found["dependency openai contract"] == (55, 60)
     assert found["dependency openai tokens"] == (51, 60)
-    # What is charged after the work is no call.
+    # A charge after the work counts tokens, and no call.
     assert list(lines(("pool_used", "openai"))) == ["dependency openai tokens"]
     # Another rule counts no tokens of a call.
     assert "dependency openai tokens" not in lines(("tenant", "acme"), ("pool", "openai"))
