@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_the_tree_passes(check):
             continue  # a picture or a font
         found += check(path, text)
     assert found == []
+
+
+def test_modules_of_tests_that_pytest_imports_by_name_have_different_names():
+    """``make soak`` collects every folder in one run. ``make test`` does not: it misses a name used twice."""
+    names = Counter(
+        path.name
+        for path in map(ROOT.joinpath, tree.tracked_files())
+        if path.is_relative_to(ROOT / "tests")
+        and path.suffix == ".py"
+        and not (path.parent / "__init__.py").exists()
+    )
+    assert [name for name, times in names.items() if times > 1 and name != "conftest.py"] == []
