@@ -199,7 +199,10 @@ def _shed(client: httpx.Client, tenant: str) -> bool:
 
 
 def _client(chapter: Chapter) -> httpx.Client:
-    return httpx.Client(base_url=chapter.demo.url(POD), timeout=30.0, trust_env=False)
+    # A pod closes connections that are idle for 5 s. Under pressure it does so late, and a request may meet
+    # the end of its connection.
+    fresh = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=chapter.demo.url(POD), timeout=30.0, trust_env=False, limits=fresh)
 
 
 def _call(client: httpx.Client, dependency: str, tier: CallTier) -> Answer:
