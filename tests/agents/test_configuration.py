@@ -283,11 +283,14 @@ class TestTenantsMet:
         assert "somebody else's" not in configuration.snapshot.tenants
         assert configuration.wanted() == ()
 
-    def test_a_flood_of_new_tenants_is_remembered_up_to_a_bound_the_newest_first(self, configuration):
+    def test_a_flood_of_new_tenants_is_remembered_up_to_a_bound_and_takes_nobodys_answer(self, configuration):
         for number in range(WANTED_TENANTS + 50):
             configuration.want(f"t{number}")
-        assert len(configuration.wanted()) == WANTED_TENANTS
-        assert f"t{WANTED_TENANTS + 49}" in configuration.wanted()
+        assert configuration.wanted() == tuple(f"t{number}" for number in range(WANTED_TENANTS))
+        configuration.apply(offer(revision=1, tenants={"t0": TenantRecord(tier="pro")}))
+        assert configuration.snapshot.quotas_of("t0").tier == "pro"
+        configuration.want("late")
+        assert configuration.wanted()[-1] == "late"
 
     def test_the_revision_is_acknowledged_once_every_tenant_held_has_followed(self, configuration):
         configuration.apply(

@@ -13,7 +13,7 @@ from fuseboard.admission.joint_admission import Wanted
 from fuseboard.batching.domains import LimitDomain, SubjectDemands, demand_of
 from fuseboard.batching.kept_demands import KeptDemands
 from fuseboard.breaker import stated_measures
-from fuseboard.configuration.current_configuration import MIN_RECORDS
+from fuseboard.configuration.current_configuration import MIN_RECORDS, WANTED_TENANTS
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension, Mode, Outcome, Reason
 from fuseboard.subject import NO_SUBJECT, ONE_CALL
@@ -90,10 +90,11 @@ async def test_records_counts_and_refusals_follow_the_settings(limits: redis.Red
         assert (await agent.admit_request("t0")).rule == "five"
 
 
+@pytest.mark.parametrize("count", [5 * MOST, 3 * WANTED_TENANTS])
 async def test_more_tenants_at_once_than_the_most_are_decided_by_their_own_records(
-    limits: redis.Redis, redis_url: str
+    limits: redis.Redis, redis_url: str, count: int
 ):
-    suspended = {f"t{number}": TenantRecord(tier="free", suspended=True) for number in range(5 * MOST)}
+    suspended = {f"t{number}": TenantRecord(tier="free", suspended=True) for number in range(count)}
     publish(limits, RULES, revision=7, tenants=suspended)
     async with Agent(settings=AgentSettings(redis_url=redis_url, most_subjects=MOST)) as agent:
         await eventually(lambda: agent.mode is Mode.SHARED)

@@ -120,9 +120,8 @@ class Configuration:
         record applies as soon as it arrives, from Redis or with the next heartbeat.
         """
         until = monotonic() + max(self.snapshot.tuning.store_deadline_us / 1e6, wait_ms / 1e3)
-        for _ in range(2):  # its record, then the records of its parents at once
-            if self.snapshot.quotas_of(tenant).loaded:
-                break
+        # Its record, then the records of its parents at once. With too many new tenants, a later batch.
+        while not self.snapshot.quotas_of(tenant).loaded and monotonic() < until:
             self.want(tenant)
             batch = self.fetch() if self.fetch is not None else None
             if batch is None:
@@ -132,16 +131,13 @@ class Configuration:
         return self.snapshot.quotas_of(tenant)
 
     def want(self, tenant: str) -> None:
-        """Remember a tenant without a record, or its parents. The oldest one is dropped when there are too
-        many.
-        """
+        """Remember a tenant without a record, or its parents. When there are too many, it must ask again."""
         for name in self.snapshot.missing(tenant):
             self._want(name)
 
     def _want(self, tenant: str) -> None:
-        if tenant not in self._wanted:
-            if len(self._wanted) >= WANTED_TENANTS:
-                self._wanted.pop(next(iter(self._wanted)))
+        # None is dropped for a newer one: its request waits for the answer, which is already on the way.
+        if len(self._wanted) < WANTED_TENANTS:
             self._wanted[tenant] = None
 
     def wanted(self, limit: int = WANTED_TENANTS) -> tuple[str, ...]:
