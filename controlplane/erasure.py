@@ -33,6 +33,8 @@ TENANT = "tenant"
 KINDS = {"ip": "an address", "user": "a login", "api_key": "an API key", TENANT: "a tenant"}
 #: Fields of the gateways' figures that are lists with a tenant in each row, see ``gateway.servers.figures``.
 _FIGURES_BY_TENANT = ("tenants", "usage", "rules")
+#: The number in an order that is only about examples of descriptors. No tenant has it.
+_NO_TENANT = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,8 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
     row = environment_of(environment)
     slug = row.slug
     with transaction.atomic():
+        # An example of a descriptor can be the caller, or begin like it. Gateways write these rows again.
+        DescriptorFigures.objects.filter(environment=slug).delete()
         if kind == TENANT:
             # Figures of heartbeats have it without characters that no text has: see gateway/wire/texts.py.
             names = sorted({value, printable(value)})
@@ -110,6 +114,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
         else:
             counted = counted_address(value, tuning_of(row).ipv6_prefix) if kind == "ip" else ""
             network = counted if counted != value and "/" in counted else ""
+            _order(slug, _NO_TENANT)
             erased = Erased(samples=erase_caller(slug, kind, value), network=network)
         _record(slug, kind, erased, reason, actor)
     return erased
@@ -117,14 +122,9 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
 
 def _erase_tenant(environment: str, name: str) -> Counter[str]:
     _erase_figures(environment, name)
-    # An example of a descriptor can be the tenant, or begin like it. Gateways write these rows again.
-    DescriptorFigures.objects.filter(environment=environment).delete()
     erase_weekly(environment, name)
     erase_weekly_messages(environment, name)
-    # Gateways have it in memory too, and would write it again.
-    GatewayOrder.objects.create(
-        environment=environment, kind=OrderKind.ERASE, server=str(tenant_number(name))
-    )
+    _order(environment, tenant_number(name))
     return Counter(
         samples=erase_samples(environment, name),
         series=erase_series(environment, name),
@@ -135,6 +135,11 @@ def _erase_tenant(environment: str, name: str) -> Counter[str]:
         alerts=erase_alerts(environment, name),
         views=erase_views(environment, name),
     )
+
+
+def _order(environment: str, tenant: int) -> None:
+    """Gateways forget the tenant and all examples, which they have in memory and would write again."""
+    GatewayOrder.objects.create(environment=environment, kind=OrderKind.ERASE, server=str(tenant))
 
 
 def _erase_figures(environment: str, tenant: str) -> None:

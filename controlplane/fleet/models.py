@@ -182,7 +182,8 @@ class OrderKind(models.TextChoices):
     FORGET = "forget"
     #: Mark silent pods as offline, although many went silent at once.
     LIFT_FREEZE = "lift_freeze"
-    #: Forget a tenant that is erased from Postgres, or its next write would bring it back.
+    #: Forget a tenant that is erased from Postgres, or its next write would bring it back; and all examples
+    #: of descriptors.
     ERASE = "erase"
 
 
@@ -191,7 +192,7 @@ class GatewayOrder(models.Model):
 
     environment = models.CharField(max_length=64)
     kind = models.CharField(max_length=16, choices=OrderKind)
-    #: The pod; or the number of the tenant to erase, because its name must not stay.
+    #: The pod; or the number of the tenant to erase, because its name must not stay; 0 for another caller.
     server = models.CharField(max_length=64, blank=True)
     at = models.DateTimeField(db_default=Now())
 

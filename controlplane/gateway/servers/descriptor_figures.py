@@ -144,7 +144,7 @@ class DescriptorFigures:
         self._dirty.pop(name, None)
 
     def erase_examples(self) -> None:
-        """Forget all examples: one may name a tenant that is erased. Its erasure deletes all rows."""
+        """Forget all examples: one may name a caller that is erased. Its erasure deletes all rows."""
         for name, domain in self._domains.items():
             self._dirty[name] = None
             for step in domain.steps.values():

@@ -31,6 +31,7 @@ from tests.controlplane.gateway.manual_gateway import (
     post,
     ready_gateway,
 )
+from tests.controlplane.series.test_tenant_hours import obey
 from tests.people import ADA
 
 LIMIT = Limit(name="rate_limit", limit=10, window_ms=60_000)
@@ -227,18 +228,19 @@ def test_a_row_is_written_again_if_postgres_refused_it() -> None:
     assert kept.due(30.0) == []
 
 
+@pytest.mark.parametrize("kind", ["tenant", "user", "ip", "api_key"])
 @pytest.mark.usefixtures("token", "thread_connections")
-async def test_no_example_names_a_tenant_that_was_erased(database: Any) -> None:
+async def test_no_example_names_a_caller_that_was_erased(database: Any, kind: str) -> None:
     clock = TurnedClock()
     gateway = gateway_with_rules(clock)
-    rule, unmatched = RuleTally("edge", "ip", 1), UnmatchedTally("calls", "tenant", 3, ("acme-4711",))
+    rule, unmatched = RuleTally("edge", "ip", 1), UnmatchedTally("calls", "who", 3, ("anna",))
     await report(gateway, "pod-1", tally(1, rule, unmatched))
     await write(gateway, clock)
     await sync_to_async(erase)(
-        environment="production", kind="tenant", value="acme-4711", reason="ticket 12", actor=ADA
+        environment="production", kind=kind, value="anna", reason="ticket 12", actor=ADA
     )
     assert (await sync_to_async(asked_lately)("production", clock.wall())).domains == ()
-    gateway.fleet("production").sums.descriptors.erase_examples()
+    await obey(gateway, database)
     await write(gateway, clock)
     calls, edge = (await sync_to_async(asked_lately)("production", clock.wall())).domains
     assert (calls.unmatched[0].asked, calls.unmatched[0].examples) == (3, ())
