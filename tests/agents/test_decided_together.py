@@ -447,6 +447,18 @@ async def test_a_limit_of_the_caller_decides_with_the_others(agent: Agent, limit
     assert len(limits.keys(b"*own:slow-path")) == 3
 
 
+async def test_a_quota_of_the_same_name_has_only_its_own_figures(limits: redis.Redis, redis_url: str):
+    async with running(redis_url, configuration=configured(RULES)) as server:
+        mine = Wanted("", (("calls", 2),), NO_SUBJECT, OwnLimit(FIVE, "/reports"))
+        for _ in range(3):
+            await server.admission.joint.admit([mine])
+        assert (await server.admission.joint.admit([Wanted("acme", ONE_CALL, NO_SUBJECT)])).allowed
+        counters = server.counters.wire()
+    assert [(rule.asked, rule.refused) for rule in counters.rules if rule.rule == "five"] == [(1, 0)]
+    counted = {row.tenant: (row.allowed, row.refused) for row in counters.tenants}
+    assert counted == {"acme": (1, 0), "-": (2, 1)}
+
+
 async def test_limits_of_the_caller_are_counted_without_redis_too():
     share = msgspec.structs.replace(SLOW_PATH, failure_policy=FailurePolicy.LOCAL_SHARE)
     async with running("redis://127.0.0.1:1", configuration=configured(RULES), connected=False) as server:

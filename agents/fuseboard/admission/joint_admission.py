@@ -368,8 +368,8 @@ class JointAdmission(Struct, frozen=True):
     def _count(self, one: Asked, decision: Decision) -> None:
         wanted, requests = one.wanted, self.requests
         if wanted.own is not None:
-            rules = one.lanes[0].demand.rules
-            requests.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
+            # The limit is not named: rules are counted by name, and a quota can have the same one.
+            requests.counters.request("-", decision.allowed, decision.reason)
         elif wanted.tenant:
             requests.count(one.lanes[-1], decision)
         else:
