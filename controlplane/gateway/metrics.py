@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from controlplane.fleet.call_figures import CallFigures, add_calls
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.call_figures import call_figures
+from controlplane.gateway.servers.primitive_track import permits_row
 from controlplane.gateway.servers.rates import percentile_us
 from controlplane.metric_catalogue import alerts as alert_metrics
 from controlplane.metric_catalogue import fleet as fleet_metrics
@@ -19,6 +20,7 @@ from controlplane.metric_catalogue import processes as process_metrics
 from controlplane.metric_catalogue import traffic
 from controlplane.metric_catalogue.fleet import MAX_PROTECTED
 from controlplane.metric_catalogue.traffic import MAX_DEPENDENCIES
+from controlplane.status.permits import permits_of
 from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
@@ -192,7 +194,7 @@ class GatewayCollector(Collector):
 
     def _locks(self) -> Iterable[Metric]:
         locks, once = fleet_metrics.LOCKS.family(), fleet_metrics.ONCE.family()
-        permits = fleet_metrics.PERMITS.family()
+        permits, unreported = fleet_metrics.PERMITS.family(), fleet_metrics.PERMITS_UNREPORTED.family()
         held, longest = fleet_metrics.LOCKS_HELD.family(), fleet_metrics.LOCK_LONGEST.family()
         for fleet in self._gateway.fleets.values():
             for family, kind, events in (
@@ -210,7 +212,13 @@ class GatewayCollector(Collector):
             held.add_metric([fleet.environment], sum(one.holding for one in found))
             longest_ms = max((one.longest_ms for one in found), default=0)
             longest.add_metric([fleet.environment], longest_ms / 1000)
-        return [locks, held, longest, once, permits]
+            shares = (
+                permits_of(server.beat.server, permits_row(server.primitives.lately())).share
+                for server in fleet.servers.values()
+                if server.beat.permits is not None and server.state in (ServerState.ONLINE, ServerState.LATE)
+            )
+            unreported.add_metric([fleet.environment], max(shares, default=0.0))
+        return [locks, held, longest, once, permits, unreported]
 
     def _calls(self, protected: Protected) -> Iterable[Metric]:
         slots = fleet_metrics.BULKHEAD_SLOTS.family()

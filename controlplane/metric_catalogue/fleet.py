@@ -125,6 +125,13 @@ PERMITS = per_environment(
     {"event": len(PERMIT_EVENTS)},
     panel=Panel(_LOCKS, "Permits without a report", only='event!="issued"'),
 )
+PERMITS_UNREPORTED = per_environment(
+    "fuseboard_fleet_permits_unreported_ratio",
+    Gauge,
+    "The largest share of the permits of one sidecar that ended without a report in the last 10 minutes; 0"
+    " for fewer than 20.",
+    GATEWAY,
+)
 
 BULKHEAD_SLOTS = per_environment(
     "fuseboard_fleet_bulkhead_slots",

@@ -1,8 +1,9 @@
 """Permits that sidecars gave to other processes, and that ended without a report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.status.facts import Facts, Server
+from controlplane.status.facts import Facts
 
 #: Fewer permits without a report say nothing about a share of them.
 MIN_UNREPORTED = 20
@@ -41,11 +42,11 @@ class PermitsStatus:
 
 
 def permits_status(facts: Facts) -> PermitsStatus:
-    pods = [_pod(server) for server in facts.live_servers if server.permits]
+    pods = [permits_of(server.name, server.permits) for server in facts.live_servers if server.permits]
     return PermitsStatus(pods=tuple(sorted(pods, key=lambda one: (-one.share, one.pod))))
 
 
-def _pod(server: Server) -> PodPermits:
-    permits = server.permits
-    unreported = permits.get("expired", 0) + permits.get("displaced", 0)
-    return PodPermits(pod=server.name, issued=permits.get("issued", 0), unreported=unreported)
+def permits_of(pod: str, counts: Mapping[str, int]) -> PodPermits:
+    """``counts`` as the row of a pod has them: without those that are 0."""
+    unreported = counts.get("expired", 0) + counts.get("displaced", 0)
+    return PodPermits(pod=pod, issued=counts.get("issued", 0), unreported=unreported)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controlplane.alerts.rules.promql import IN_ENVIRONMENT
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT, by_environment
 from controlplane.alerts.rules.rule import (
     FLEET,
     Headline,
@@ -14,13 +14,7 @@ from controlplane.alerts.rules.rule import (
 from controlplane.alerts.rules.thresholds import UNREPORTED_SHARE
 from controlplane.phrases import percent
 from controlplane.status.locks import WINDOW_S
-from controlplane.status.permits import MIN_UNREPORTED
 from controlplane.status.status import Status
-
-
-def _permits(events: str) -> str:
-    """Permits of sidecars with these events in 10 minutes."""
-    return f'sum by (environment) (increase(fuseboard_fleet_permits_total{{event=~"{events}"}}[10m]))'
 
 
 def _pods(status: Status) -> tuple[str, ...]:
@@ -53,8 +47,9 @@ PERMIT_RULES: tuple[Rule[Any], ...] = (
         handled="A permit without a report counts as neutral when it ends. It frees its slot.",
         prometheus=PrometheusQuery(
             place=295,
-            promql=f"({_permits('expired|displaced')} >= {MIN_UNREPORTED}) / ({_permits('issued')} > 0) >",
-            summary="{{ $value | humanizePercentage }} of permits get no report " + IN_ENVIRONMENT,
+            promql=by_environment("fuseboard_fleet_permits_unreported_ratio") + " >",
+            summary="{{ $value | humanizePercentage }} of the permits of a sidecar get no report "
+            + IN_ENVIRONMENT,
         ),
         runbook="permits-unreported",
     ),

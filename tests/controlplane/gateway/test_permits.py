@@ -6,6 +6,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from controlplane.alerts.rules.every import RULE_OF_KEY
+from controlplane.gateway.metrics import exporter
 from controlplane.gateway.postgres.flush import Flusher
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import Status, status_of
@@ -50,3 +51,6 @@ async def test_an_alert_names_the_sidecar(database: Any) -> None:
     assert RULE.pods is not None
     assert RULE.pods(status) == ("edge-1",)
     assert RULE.finding(status, "warning").text == "9 % of the permits of edge-1 get no report"
+    # The rule of Prometheus compares the same figure, so that both alerts fire for the same sidecar.
+    text = exporter(gateway)("production").decode()
+    assert 'fuseboard_fleet_permits_unreported_ratio{environment="production"} 0.09\n' in text
