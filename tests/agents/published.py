@@ -1,7 +1,10 @@
 """Writes to Redis what the control plane would publish."""
 
+from collections.abc import Callable
+
 import redis
 
+from fuseboard import Agent, Mode, blocking
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, Policy, TenantRecord, encode_policy, encode_tenant, hash_of
 from fuseboard.contract.sync import Nudge, encode
@@ -42,3 +45,10 @@ def publish(
         pipe.publish(keys.config_channel(ENVIRONMENT), encode(message))
     pipe.execute()
     return head
+
+
+def decides_by(agent: Agent | blocking.Agent, revision: int) -> Callable[[], bool]:
+    """Look whether Redis decides, by this revision. The start of an agent waits half a second for both, which
+    a busy machine exceeds.
+    """
+    return lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == revision

@@ -13,14 +13,14 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from fuseboard import Agent, AgentSettings, Mode, blocking
+from fuseboard import Agent, AgentSettings, blocking
 from fuseboard.calling.classification import classify_answer
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.policy import Dependency
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import report_verdict
 from tests.agents.limit_kinds import bucket
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import PATIENT, POLICY, Server, configured, running
 from tests.waiting import eventually, wait_until
 
@@ -184,9 +184,7 @@ class TestCounted:
 async def streaming(limits: redis.Redis, redis_url: str) -> AsyncIterator[Agent]:
     publish(limits, POLICY_OF_MODEL, revision=1)
     async with Agent(settings=AgentSettings(redis_url=redis_url)) as agent:
-        await eventually(
-            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
-        )
+        await eventually(decides_by(agent, 1))
         yield agent
 
 

@@ -24,7 +24,7 @@ from fuseboard.agent_api.threads import submit
 from fuseboard.contract.policy import Dependency, Limit, Tier
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from tests.agents.gateways import gateway_running
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import BREAKER, PATIENT, POLICY
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -56,8 +56,7 @@ def settings(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AgentSettin
 @pytest.fixture
 def agent(settings: AgentSettings) -> Iterator[blocking.Agent]:
     with blocking.Agent(settings=settings) as agent:
-        # The start of an agent waits half a second for Redis, which a busy machine exceeds.
-        wait_until(lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 3)
+        wait_until(decides_by(agent, 3))
         yield agent
 
 

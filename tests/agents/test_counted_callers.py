@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Agent, AgentSettings, Mode, Subject
+from fuseboard import Agent, AgentSettings, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.protection import Route
 from fuseboard.contract.refusal_samples import DigestKey, digest_of
 from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.protection.signals import OTHER, RouteLatencies
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import PATIENT, POLICY
 from tests.waiting import eventually
 
@@ -45,9 +45,7 @@ ONE_IPV6 = ("2001:db8:7:1::1", "2001:DB8:7:1::2", "[2001:db8:7:1::3]:443", "2001
 
 async def pod(redis_url: str, folder: Path) -> AsyncIterator[Agent]:
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=folder)) as agent:
-        await eventually(
-            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
-        )
+        await eventually(decides_by(agent, 1))
         yield agent
 
 

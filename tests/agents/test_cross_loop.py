@@ -15,7 +15,7 @@ import redis
 from fuseboard import AgentSettings, Decision, Mode, Permit, Refused, blocking
 from fuseboard.agent_api import threads
 from fuseboard.agent_api.threads import received
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.test_blocking import RULES
 from tests.waiting import eventually, wait_until
 
@@ -26,8 +26,7 @@ def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[block
     with blocking.Agent(
         settings=AgentSettings(redis_url=redis_url, server="shop-1", state_dir=tmp_path)
     ) as agent:
-        # The start of an agent waits half a second for Redis, which a busy machine exceeds.
-        wait_until(lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 3)
+        wait_until(decides_by(agent, 3))
         yield agent
 
 

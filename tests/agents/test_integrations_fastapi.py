@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Agent, AgentSettings, Mode, Refused, Subject
+from fuseboard import Agent, AgentSettings, Refused, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from tests.agents.pressed import NONE, SOME, TENANTS, TIERED, pod_of, press
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import POLICY
 from tests.waiting import eventually
 
@@ -86,9 +86,7 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
     publish(limits, RULES, revision=1, tenants=tenants)
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
         # The start of an agent waits half a second for Redis, which a busy machine exceeds.
-        await eventually(
-            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
-        )
+        await eventually(decides_by(agent, 1))
         yield agent
 
 

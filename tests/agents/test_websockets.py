@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Agent, AgentSettings, Mode, Reason, Refused, Subject
+from fuseboard import Agent, AgentSettings, Reason, Refused, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from tests.agents.pressed import TENANTS, TIERED, press
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import PATIENT, POLICY
 from tests.waiting import eventually
 
@@ -45,9 +45,7 @@ RULES = msgspec.structs.replace(
 async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIterator[Agent]:
     publish(limits, RULES, revision=1, tenants={"slots": TenantRecord(tier="slots")})
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
-        await eventually(
-            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
-        )
+        await eventually(decides_by(agent, 1))
         yield agent
 
 

@@ -9,11 +9,11 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from fuseboard import AgentSettings, Mode
+from fuseboard import AgentSettings
 from fuseboard.contract.descriptor_file import read_file
 from fuseboard.contract.descriptors import DescriptorDomain
 from fuseboard.contract.policy import Policy
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import PATIENT, POLICY, TENANTS
 from tests.waiting import eventually
 
@@ -69,7 +69,7 @@ def answering(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Answering:
         settings = AgentSettings(redis_url=url, server="edge-1", state_dir=tmp_path / "state")
         path = str(tmp_path / "envoy.sock")
         async with running(settings, Options(listen=None, envoy_unix=path, **options)) as started:
-            await eventually(lambda: started.agent.mode is Mode.SHARED)
+            await eventually(decides_by(started.agent, 7))
             yield Envoy(started, path, client)
 
     return start

@@ -17,8 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fuseboard import Mode
 from fuseboard.cli import main
-from tests.waiting import PATIENCE_S, eventually
+from fuseboard.contract import pod_figures
+from tests.waiting import PATIENCE_S, eventually, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = ROOT / ".venv-envoy/bin/envoy"
@@ -180,12 +182,18 @@ class Sidecar:
         assert path in process.stdout.readline()
         self._probes = process.stdout.readline().removeprefix("probes and metrics on ").strip()
 
-    async def figure(self, name: str) -> int:
-        """A figure of ``/metrics``."""
-        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
-            text = (await http.get(f"{self._probes}/metrics")).text
-        (found,) = re.findall(rf"^{name}(?:{{.*}})? (\d+)$", text, re.MULTILINE)
+    def figure(self, name: str, **labels: str) -> int:
+        """The figure of ``/metrics`` with these labels."""
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as http:
+            text = http.get(f"{self._probes}/metrics").text
+        named = "".join(f'(?=.*{label}="{value}")' for label, value in labels.items())
+        (found,) = re.findall(rf"^{name}(?:{{{named}.*}})? (\d+)$", text, re.MULTILINE)
         return int(found)
+
+    def decides(self) -> bool:
+        """Whether Redis decides, by a revision. The start waits half a second for both."""
+        is_shared = self.figure(pod_figures.IN_MODE.series, mode=Mode.SHARED)
+        return bool(is_shared and self.figure(pod_figures.REVISION.series))
 
     def end(self, how: signal.Signals) -> int:
         """Send the signal, and wait for the end."""
@@ -216,7 +224,9 @@ def sidecar(redis_url: str, folder: Path, transport: str, *options: str) -> Iter
         text=True,
     )
     try:
-        yield Sidecar(process, path)
+        one = Sidecar(process, path)
+        wait_until(one.decides, "the sidecar decides with Redis")
+        yield one
     finally:
         process.kill()
         process.communicate()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fuseboard import Agent, AgentSettings, Mode, Outcome
+from fuseboard import Agent, AgentSettings, Outcome
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.decision import Parts, Permit
@@ -21,7 +21,7 @@ from fuseboard.envoy.access_log import MAX_ATTEMPTS, MAX_EXPORT, MAX_MESSAGES, M
 from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.testing import FakeAgent
 from tests.agents.limit_kinds import window
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import PATIENT, POLICY
 from tests.waiting import eventually
 
@@ -315,7 +315,7 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
     payments = replace(POLICY.dependencies[0], breaker=breaker, vendor_limits=(limit,))
     publish(limits, replace(POLICY, dependencies=(payments,), tuning=PATIENT), revision=1)
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
-        await eventually(lambda: agent.mode is Mode.SHARED)
+        await eventually(decides_by(agent, 1))
         yield agent
 
 

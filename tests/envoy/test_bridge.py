@@ -25,7 +25,7 @@ from tests.agents.published import publish
 from tests.agents.servers import CALLS
 from tests.envoy.conftest import Answering, Envoy, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, request
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import PATIENCE_S, eventually, wait_until
 
 FILE = """
 domain: edge
@@ -181,9 +181,16 @@ def test_the_command_answers_envoy_alone_until_it_is_stopped(
         assert process.stdout is not None
         assert process.stdout.readline() == f"listening for Envoy on unix:{path}\n"
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=PATIENCE_S) as http:
-            answer = http.post(f"http://rls{SHOULD_RATE_LIMIT}", content=PATH, headers=PROTOBUF)
-        (status,) = pb.RateLimitResponse.FromString(answer.content).statuses
-        assert (status.code, status.current_limit.requests_per_unit) == (OK, 3)
+            check = request(descriptor(("path", "/a"), hits=0))
+
+            def limit() -> int:
+                answer = http.post(f"http://rls{SHOULD_RATE_LIMIT}", content=check, headers=PROTOBUF)
+                (status,) = pb.RateLimitResponse.FromString(answer.content).statuses
+                assert status.code == OK
+                return status.current_limit.requests_per_unit
+
+            # The start waits half a second for Redis.
+            wait_until(limit, accept=lambda found: found == 3)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
         assert not path.exists()

@@ -13,7 +13,7 @@ import redis
 import yaml
 from msgspec.structs import replace
 
-from fuseboard import AgentSettings, Mode
+from fuseboard import AgentSettings
 from fuseboard.contract import keys
 from fuseboard.contract.policy import BreakerPolicy, Tier
 from fuseboard.contract.words import Outcome
@@ -22,12 +22,12 @@ from fuseboard.envoy import access_log
 from fuseboard.envoy.grpc_server import GrpcListener
 from fuseboard.sidecar.app import Options, Running, running
 from tests.agents.limit_kinds import window
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import POLICY, TENANTS
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.conftest import Envoy as Service
 from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
-from tests.envoy.rules import PATIENTLY
+from tests.envoy.rules import CALLS_OK, PATIENTLY
 from tests.waiting import eventually
 
 pytestmark = needs_envoy
@@ -125,9 +125,12 @@ async def test_a_breaker_opens_probes_and_closes(
         assert answer.json()["reason"] == "breaker_open"
         assert int(answer.headers["retry-after"]) >= 1
         assert state(limits) == "open"
-        served = app.served
-        assert (await envoy.http.get("/")).status_code == 503
-        assert app.served == served
+
+        async def stops() -> bool:
+            served = app.served
+            return (await envoy.http.get("/")).status_code == 503 and app.served == served
+
+        await eventually(stops)  # a probe passes each second
         app.status = 200
         # The first call after the open time is the probe.
         await eventually(lambda: _is_ok(envoy))
@@ -209,19 +212,22 @@ async def test_clients_that_do_not_read_open_no_breaker(
         answering(policy()) as service,
         application() as app,
         envoys(service, app, tmp_path, "edge-1", change=change) as (envoy,),
-        AsyncExitStack() as stack,
     ):
         outcomes = list[Outcome]()
         monkeypatch.setattr(
             service.agent, "report", lambda permit, outcome, *_, **__: outcomes.append(outcome)
         )
         app.body = 20_000_000 * b"x"
-        for _ in range(3):
+
+        async def is_neutral() -> bool:
+            known = len(outcomes)
             _, writer = await asyncio.open_connection("127.0.0.1", envoy.port)
-            stack.callback(writer.close)
             writer.write(b"GET / HTTP/1.1\r\nhost: app\r\n\r\n")
-        await eventually(lambda: len(outcomes) == 3)
-        assert set(outcomes) == {Outcome.NEUTRAL}
+            await eventually(lambda: len(outcomes) > known)
+            writer.close()
+            return outcomes[-1] is Outcome.NEUTRAL
+
+        await eventually(is_neutral)  # a busy machine may be late with the first byte
 
 
 async def test_failures_of_one_envoy_stop_no_other(answering: Answering, tmp_path: Path, limits: redis.Redis):
@@ -279,7 +285,8 @@ async def test_the_log_reaches_the_process_that_gave_the_permit(
             settings = AgentSettings(redis_url=redis_url, server=name, state_dir=tmp_path / name)
             options = Options(listen=None, envoy_grpc=listener)
             replicas.append(await stack.enter_async_context(running(settings, options)))
-        await eventually(lambda: all(one.agent.mode is Mode.SHARED for one in replicas))
+        for one in replicas:
+            await eventually(decides_by(one.agent, 7))
         balancer = Balancer(*(one.grpc.port for one in replicas if one.grpc is not None))
         server = await asyncio.start_server(balancer.connect, "127.0.0.1", 0)
         stack.callback(server.close)
@@ -293,8 +300,11 @@ async def test_the_log_reaches_the_process_that_gave_the_permit(
             answers = await asyncio.gather(*(envoy.http.get("/") for _ in range(20)))
             assert {answer.status_code for answer in answers} == {200}
         logs = [one.access_log for one in replicas if one.access_log is not None]
-        await eventually(lambda: sum(log.outcomes for log in logs) == 40)
+        # A busy machine may be too late with a decision; then there is no permit.
+        (decided,) = await envoy.counters(CALLS_OK)
+        await eventually(lambda: sum(log.outcomes for log in logs) == decided)
         assert sum(log.unknown for log in logs) == 0
+        assert all(one.sidecar.permits.issued for one in replicas)
         app.status = 500
 
         async def refused() -> bool:

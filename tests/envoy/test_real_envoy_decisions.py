@@ -10,12 +10,12 @@ import pytest
 import redis
 import yaml
 
-from fuseboard import AgentSettings, Mode
+from fuseboard import AgentSettings
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Policy
 from fuseboard.envoy.grpc_server import GrpcListener
 from fuseboard.sidecar.app import Options, Running, running
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import TENANTS
 from tests.agents.test_local_breaker import held_open
 from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
@@ -74,7 +74,7 @@ def stacked(request: Any, limits: redis.Redis, redis_url: str, tmp_path: Path) -
                     started = running(settings, Options(listen=None, envoy_grpc=GrpcListener(address=path)))
                     where = ("--grpc", f"unix:{path}")
                 sidecar = await stack.enter_async_context(started)
-                await eventually(lambda agent=sidecar.agent: agent.mode is Mode.SHARED)  # type: ignore[misc]
+                await eventually(decides_by(sidecar.agent, 7))
                 sidecars.append(sidecar)
                 config = config_of(
                     *("--full", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
@@ -110,7 +110,7 @@ async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
         assert (await stack.get()).status_code == 200
         # An operator holds the breaker open.
         publish(limits, held_open(rules, 600), revision=8, tenants=dict(TENANTS))
-        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 8)
+        await eventually(decides_by(stack.sidecars[0].agent, 8))
         for _ in range(5):
             refused = await stack.get()
             assert (refused.status_code, refused.json()["reason"]) == (503, "forced_open")
@@ -120,7 +120,7 @@ async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
         # The operator resets it.
         limits.set(keys.override("production", "payments"), "none 0 9")
         publish(limits, rules, revision=9, tenants=dict(TENANTS))
-        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 9)
+        await eventually(decides_by(stack.sidecars[0].agent, 9))
         answers = [(await stack.get()).status_code for _ in range(3)]
         assert answers == [200, 200, 429]
         assert stack.app.served == 3
@@ -131,7 +131,7 @@ async def test_the_next_request_obeys_an_edited_quota(stacked: Stacked, limits: 
     async with stacked(policy(hourly(1))) as stack:
         assert [(await stack.get()).status_code for _ in range(2)] == [200, 429]
         publish(limits, policy(hourly(3)), revision=8, tenants=dict(TENANTS))
-        await eventually(lambda: stack.sidecars[0].agent.configuration.snapshot.head.revision == 8)
+        await eventually(decides_by(stack.sidecars[0].agent, 8))
         assert [(await stack.get()).status_code for _ in range(3)] == [200, 200, 429]
 
 

@@ -120,10 +120,7 @@ async def test_a_sidecar_that_stops_loses_no_decision_under_load(
             assert await envoy.counters(OK, ERROR, CALLS_ERROR) == (len(answered), 0, 0)
             assert beside.process.poll() is None
 
-            async def is_reported() -> bool:
-                return await beside.figure("fuseboard_sidecar_permits") == 0
-
-            await eventually(is_reported)
-            assert await beside.figure("fuseboard_sidecar_permits_expired_total") == 0
+            await eventually(lambda: beside.figure("fuseboard_sidecar_permits") == 0)
+            assert beside.figure("fuseboard_sidecar_permits_expired_total") == 0
         # Envoy has ended, as the application of a sidecar container does.
         assert await asyncio.to_thread(beside.process.wait, PATIENCE_S) == 0

@@ -9,10 +9,10 @@ import httpx
 import pytest
 import redis
 
-from fuseboard import AgentSettings, Mode
+from fuseboard import AgentSettings
 from fuseboard.contract.policy import Policy
 from fuseboard.sidecar.app import Options, Running, running
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import TENANTS
 from tests.waiting import PATIENCE_S, eventually
 
@@ -52,7 +52,7 @@ def beside(limits: redis.Redis, redis_url: str, tmp_path: Path) -> Beside:
         publish(limits, policy, revision=7, tenants=dict(TENANTS))
         settings = AgentSettings(redis_url=redis_url, server="shop-1", state_dir=tmp_path / "state")
         async with running(settings, options or Options(listen=("127.0.0.1", 0))) as started:
-            await eventually(lambda: started.agent.mode is Mode.SHARED)
+            await eventually(decides_by(started.agent, 7))
             base = f"http://127.0.0.1:{started.port}"
             # One connection, and no proxy of the environment.
             async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S, trust_env=False) as http:

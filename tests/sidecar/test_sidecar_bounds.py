@@ -81,8 +81,11 @@ class TestBounds:
             one.echo.go.set()
             assert (await first.answer())[0] == 200
 
-    async def test_a_connection_beyond_the_bound_reads_why_whatever_it_has_sent(self) -> None:
+    async def test_a_connection_beyond_the_bound_reads_why_whatever_it_has_sent(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Bytes that nothing reads reset a connection that is closed, and the answer could be lost."""
+        monkeypatch.setattr(http1, "LINGER_S", PATIENCE_S)
         async with served(connections=1) as one:
             first = await one.peer()
             first.writer.write(post(b"", "/wait"))
@@ -106,6 +109,7 @@ class TestBounds:
         self, monkeypatch: pytest.MonkeyPatch, at_once: int, lingering: int
     ) -> None:
         monkeypatch.setattr(http1, "MAX_LINGERING", at_once)
+        monkeypatch.setattr(http1, "LINGER_S", PATIENCE_S)
         async with served(connections=1) as one:
             first = await one.peer()
             first.writer.write(post(b"", "/wait"))

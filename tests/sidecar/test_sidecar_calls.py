@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from fuseboard import Agent, AgentSettings, Mode, Refused
+from fuseboard import Agent, AgentSettings, Refused
 from fuseboard.contract.policy import Dependency, Limit, Policy, Tier
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
 from fuseboard.contract.sidecar import MAX_REPORTS, CallError
@@ -19,6 +19,7 @@ from fuseboard.sidecar import permits
 from fuseboard.sidecar.app import Options, running
 from fuseboard.sidecar.permits import Kept
 from tests.agents.alone import settings_with
+from tests.agents.published import decides_by
 from tests.agents.servers import BREAKER, PATIENT, POLICY
 from tests.sidecar.conftest import Beside, Client
 from tests.waiting import PATIENCE_S, eventually
@@ -457,7 +458,7 @@ async def test_a_sidecar_and_a_pod_in_python_share_a_limit(
     async with beside(policy(msgspec.structs.replace(VENDOR, limit=10))) as client:
         settings = AgentSettings(redis_url=redis_url, server="shop-2", state_dir=tmp_path / "second")
         async with Agent(settings=settings) as pod:
-            await eventually(lambda: pod.mode is Mode.SHARED)
+            await eventually(decides_by(pod, 7))
 
             async def in_python() -> bool:
                 try:

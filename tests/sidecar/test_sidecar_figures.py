@@ -28,6 +28,7 @@ async def test_heartbeats_have_the_permits_and_the_descriptors(
             url=gateway.url, token="secret", redis_url=redis_url, server="edge-1", state_dir=tmp_path
         )
         async with app.running(settings, app.Options(listen=("127.0.0.1", 0))) as started:
+            await eventually(lambda: gateway.beats)
             url = f"http://127.0.0.1:{started.port}"
             async with httpx.AsyncClient(base_url=url) as http:
                 answer = await http.post("/v1/calls", json={"dependency": "payments"})
@@ -56,5 +57,5 @@ async def test_a_pod_that_is_no_sidecar_reports_no_permits(
         )
         async with Agent(settings=settings):
             pass
-        await eventually(lambda: gateway.beats[-1].leaving)
+        await eventually(lambda: gateway.beats and gateway.beats[-1].leaving)
     assert all(beat.permits is None and beat.descriptors is None for beat in gateway.beats)

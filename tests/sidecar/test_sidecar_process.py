@@ -26,8 +26,12 @@ def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(
 ) -> None:
     publish(limits, POLICY, revision=7)
     with sidecar(redis_url, tmp_path) as one:
-        status, body = one.post("/v1/calls", '{"dependency": "payments"}')
-        assert (status, '"allowed":true' in body, '"revision":7' in body) == (200, True, True)
+        status, body = wait_until(
+            lambda: one.post("/v1/calls", '{"dependency": "payments"}'),
+            # The start waits half a second for Redis.
+            accept=lambda found: '"mode":"shared"' in found[1] and '"revision":7' in found[1],
+        )
+        assert (status, '"allowed":true' in body) == (200, True)
         one.token_file.write_text("rotated\n")
         wait_until(lambda: one.post("/v1/reports", "[]")[0] == 401)
         permit = body.partition('"permit":"')[2].partition('"')[0]

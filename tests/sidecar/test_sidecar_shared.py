@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard import Agent, AgentSettings, Mode
+from fuseboard import Agent, AgentSettings
 from fuseboard.cli import main
 from fuseboard.contract.policy import Policy
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate, PodProtection
@@ -15,7 +15,7 @@ from fuseboard.contract.words import WhenFull
 from fuseboard.errors import Refused
 from fuseboard.sidecar import app
 from tests.agents.gateways import gateway_running
-from tests.agents.published import publish
+from tests.agents.published import decides_by, publish
 from tests.agents.servers import POLICY
 from tests.waiting import eventually
 
@@ -40,7 +40,7 @@ async def test_calls_of_other_pods_of_the_node_take_no_slot_and_no_rate(
 ) -> None:
     publish(limits, protected(protection), revision=7)
     async with Agent(settings=settings(redis_url, tmp_path, serves_node=serves_node)) as agent:
-        await eventually(lambda: agent.mode is Mode.SHARED)
+        await eventually(decides_by(agent, 7))
         await agent.admit_call("payments")
         if serves_node:
             await agent.admit_call("payments")
@@ -60,7 +60,7 @@ async def test_a_newer_configuration_brings_no_protection_of_a_pod(
 ) -> None:
     publish(limits, POLICY, revision=7)
     async with Agent(settings=settings(redis_url, tmp_path, serves_node=True)) as agent:
-        await eventually(lambda: agent.mode is Mode.SHARED)
+        await eventually(decides_by(agent, 7))
         publish(limits, protected(ONE_CALL), revision=8)
         await eventually(lambda: agent.configuration.snapshot.head.revision == 8)
         for _ in range(2):
