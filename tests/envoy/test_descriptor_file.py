@@ -53,7 +53,8 @@ WRONG = [
     ("domain: d\ndescriptors: {}", 2, "must be a list"),
     ("domain: d\ndescriptors:\n- 5", 3, "must be a mapping"),
     ("domain: d\ndescriptors:\n- key: k\n  keyy: v", 4, "no word 'keyy'"),
-    ("domain: d\ndescriptors:\n- key: k\n  quota_mode: true", 4, "quota_mode is not supported"),
+    ("domain: d\ndescriptors:\n- key: k\n  quota_mode: true", 4, "use shadow_mode"),
+    ("domain: d\ndescriptors:\n- key: k\n  quota_mode: maybe", 4, "true or false"),
     ("domain: d\ndescriptors:\n- value: v", 3, "Enter the key"),
     ("domain: d\ndescriptors:\n- key: k*", 3, "write the pattern as the value"),
     ("domain: d\ndescriptors:\n- key: k\n- key: k", 4, "appears twice"),
@@ -67,6 +68,11 @@ WRONG = [
         "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: -1}",
         4,
         "whole number",
+    ),
+    (
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: second, requests_per_unit: 4294967295}",
+        4,
+        "for more, write unlimited: true",
     ),
     (
         "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 1.5}",
@@ -233,6 +239,43 @@ def test_words_of_metrics_are_listed_as_not_needed() -> None:
     assert file.domain is not None
     assert [line for line, _ in file.notes] == [4, 5, 6]
     assert all("not needed" in text for _, text in file.notes)
+
+
+def test_a_domain_that_cannot_be_imported_has_a_note() -> None:
+    file = read_file("domain: default/eg/http\ndescriptors: []")
+    assert file.problems == ()
+    [(line, text)] = file.notes
+    assert line == 1
+    assert "cannot store this domain" in text
+
+
+def test_a_file_of_envoy_gateway_is_read_as_it_is() -> None:
+    file = read(
+        """\
+        name: eg-http
+        domain: eg-http
+        descriptors:
+          - key: rule-0-match-0
+            value: rule-0-match-0
+            rate_limit:
+              requests_per_unit: 5
+              unit: SECOND
+              unlimited: false
+              name: ""
+              replaces: []
+            descriptors: []
+            shadow_mode: false
+            quota_mode: false
+            detailed_metric: false
+            value_to_metric: false
+            share_threshold: false
+        """
+    )
+    assert (file.problems, file.notes) == ((), ())
+    assert file.domain is not None
+    [rule] = file.domain.rules
+    assert rule.limit is not None
+    assert (rule.limit.limit, rule.limit.window_ms) == (5, 1_000)
 
 
 def test_rules_that_envoyproxy_ratelimit_would_confuse_have_a_note() -> None:

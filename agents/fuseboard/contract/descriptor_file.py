@@ -35,9 +35,10 @@ MAX_FILE = 256 * 1024
 #: The levels of YAML: a mapping and a list for each level of rules, and the parts of the last rule.
 _MAX_DEPTH = 2 * MAX_LEVELS + 6
 
-_ROOT = ("domain", "descriptors")
-#: Words of envoyproxy/ratelimit that only change its metrics and its dynamic metadata.
-_NOT_NEEDED = ("detailed_metric", "value_to_metric", "metadata")
+#: Envoy Gateway writes a name, too. envoyproxy/ratelimit does not use it either.
+_ROOT = ("domain", "descriptors", "name")
+#: Flags of envoyproxy/ratelimit that only change its metrics.
+_METRICS = ("detailed_metric", "value_to_metric")
 _RULE = (
     "key",
     "value",
@@ -46,7 +47,8 @@ _RULE = (
     "share_threshold",
     "descriptors",
     *("means", "dependency", "measure", "charge", "accepts_override"),
-    *_NOT_NEEDED,
+    *_METRICS,
+    *("metadata", "quota_mode"),
 )
 _LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
 _REPLACED = ("name",)
@@ -135,6 +137,12 @@ class _Reader:
         words = self._words(root, _ROOT)
         self.lines[()] = _line(root)
         name = self._text(words.get("domain"))
+        if name and not is_slug(name):
+            self.note(
+                _line(words["domain"]),
+                "The control plane cannot store this domain: its name needs 1 to 64 letters, digits, dots, "
+                "dashes or underscores, beginning and ending with a letter or digit.",
+            )
         if self.problems:
             self.misread.add(())
         return DescriptorDomain(domain=name, rules=tuple(self._rules((), words.get("descriptors"))))
@@ -171,16 +179,28 @@ class _Reader:
             self.lines[here] = _line(item)
             before = len(self.problems)
             words = self._words(item, _RULE)
-            for word in _NOT_NEEDED:
-                if word in words:
-                    self.note(
-                        _line(words[word]),
-                        f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
-                    )
+            self._read_unused(words)
             rule = self._rule(words)
             if len(self.problems) > before:
                 self.misread.add(here)
             yield replace(rule, then=tuple(self._rules(here, words.get("descriptors"))))
+
+    def _read_unused(self, words: dict[str, Node]) -> None:
+        """Words of envoyproxy/ratelimit without an effect here. Generated files have each flag, as false."""
+        unused = [word for word in _METRICS if self._flag(words.get(word))]
+        if not _is_missing(words.get("metadata")):
+            unused.append("metadata")
+        for word in unused:
+            self.note(
+                _line(words[word]),
+                f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
+            )
+        if self._flag(words.get("quota_mode")):
+            self.problem(
+                _line(words["quota_mode"]),
+                "quota_mode is not supported: a request is refused if any limit refuses. Remove it, or use "
+                "shadow_mode, which never refuses.",
+            )
 
     def _rule(self, words: dict[str, Node]) -> DescriptorRule:
         """The rule, without those below it."""
@@ -190,7 +210,7 @@ class _Reader:
         unlimited = self._flag(rate.get("unlimited"))
         name = self._text(rate.get("name"))
         if unlimited and not _is_missing(rate.get("unit")):
-            self.problem(_line(rate["unit"]), "An unlimited rule has no unit.")
+            self.problem(_line(rate["unit"]), "An unlimited rule has no unit: remove it.")
         elif not unlimited and not _is_missing(words.get("rate_limit")):
             limit = self._limit(words["rate_limit"], rate, measure=measure, shadow=shadow)
         if shadow and limit is None:
@@ -215,7 +235,7 @@ class _Reader:
 
     def _limit(self, node: Node, rate: dict[str, Node], *, measure: str, shadow: bool) -> Limit | None:
         unit = self._text(rate.get("unit")).lower()
-        requests = self._whole(rate.get("requests_per_unit"))
+        requests = self._whole(rate.get("requests_per_unit"), "; for more, write unlimited: true")
         if _is_missing(rate.get("requests_per_unit")):
             self.note(_line(node), "requests_per_unit is missing: the limit is 0.")
         name = self._text(rate.get("name"))
@@ -267,11 +287,7 @@ class _Reader:
         found: dict[str, Node] = {}
         for key, value in node.value:
             word = key.value if isinstance(key, ScalarNode) else ""
-            if word == "quota_mode":
-                self.problem(
-                    _line(key), "quota_mode is not supported: a request is refused if any limit refuses."
-                )
-            elif word not in known:
+            if word not in known:
                 self.problem(_line(key), f"There is no word {word!r} here. The words are {', '.join(known)}.")
             elif word in found:
                 self.problem(_line(key), f"{word} appears twice.")
@@ -295,10 +311,9 @@ class _Reader:
         flag: bool = self._scalar(node, "true or false", _as_flag, False)
         return flag
 
-    def _whole(self, node: Node | None) -> int:
-        number: int = self._scalar(
-            node, f"a whole number from 0 to {MAX_LIMIT:,}, written in decimal", _as_whole, 0
-        )
+    def _whole(self, node: Node | None, advice: str = "") -> int:
+        kind = f"a whole number from 0 to {MAX_LIMIT:,}, written in decimal{advice}"
+        number: int = self._scalar(node, kind, _as_whole, 0)
         return number
 
     def _word(self, node: Node | None, words: type[_Word]) -> _Word | None:
