@@ -46,7 +46,7 @@ def wrong_text(name: str, text: str, dependencies: Collection[str]) -> Iterator[
         yield f"Line {read.lines[()]} of the file: its domain is {read.domain.domain!r}, not {name!r}."
     for rule, line in _with_lines(read):
         if rule.dependency and rule.dependency not in dependencies:
-            yield f"Line {line} of the file: there is no dependency {rule.dependency!r}."
+            yield f"Line {line} of the file: there is no dependency {rule.dependency!r}: create it first."
 
 
 def wrong_together(

@@ -101,7 +101,7 @@ def test_a_wrong_file_is_refused_with_every_problem_and_its_line(edit: dict[str,
     ]
     assert said(edit, "mesh", EDGE.replace("openai", "nobody")) == [
         "Line 2 of the file: its domain is 'edge', not 'mesh'.",
-        "Line 7 of the file: there is no dependency 'nobody'.",
+        "Line 7 of the file: there is no dependency 'nobody': create it first.",
     ]
     assert said(edit, "edge", "") == ["The file is empty."]
     assert not DescriptorFile.objects.exists()
