@@ -300,6 +300,7 @@ async def test_a_call_gets_a_permit_and_its_breaker_refuses(answering: Answering
         assert json.loads(refused.raw_body)["status"] == 503
         assert not refused.statuses[0].HasField("current_limit")
         assert refused.statuses[0].duration_until_reset.seconds > 0
+        assert set(headers(refused)) == {"retry-after", "content-type"}, "no limit of the vendor"
         assert "permit" not in refused.dynamic_metadata
 
 

@@ -17,6 +17,11 @@ from fuseboard.integrations.problem import refusal
 _OK, _OVER_LIMIT = pb.RateLimitResponse.OK, pb.RateLimitResponse.OVER_LIMIT
 _Status = pb.RateLimitResponse.DescriptorStatus
 
+#: Envoy writes the length itself.
+_LENGTH = frozenset({"content-length"})
+#: Headers of limits. Those of a vendor are not for the callers of Envoy.
+_LIMITS = frozenset({"ratelimit", "ratelimit-policy"})
+
 #: The answer to a request that could not be decided.
 ALLOWED = pb.RateLimitResponse(overall_code=_OK).SerializeToString()
 
@@ -37,12 +42,13 @@ def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str])
 def refused(asked: Asked, parts: Mapping[int, Decision], decision: Decision) -> bytes:
     """``decision`` refuses the request. Headers and body are those of the middlewares."""
     _, headers, body = refusal(decision)
+    left_out = _LENGTH | _LIMITS if decision.dependency else _LENGTH
     message = without_figures(asked.matches)
     message.overall_code, message.raw_body = _OVER_LIMIT, body
     for place, part in parts.items():
         _write(message.statuses[place], asked, place, part)
     for name, value in headers:
-        if name != "content-length":
+        if name not in left_out:
             message.response_headers_to_add.add(key=name, value=value)
     return message.SerializeToString()
 
@@ -51,7 +57,7 @@ def _write(status: _Status, asked: Asked, place: int, part: Decision) -> None:
     """Write the figures of one descriptor. The status may have those of an earlier decision."""
     match, limit = asked.matches[place], asked.limits[place]
     shown = None
-    if match.verdict is not Verdict.CALL:  # the limits of a vendor are not for its callers
+    if match.verdict is not Verdict.CALL:
         shown = _own(limit, part) if limit is not None else _nearest(part)
     if shown is None:
         status.Clear()
