@@ -5,6 +5,7 @@ import re
 import sys
 from typing import Any
 
+from fuseboard.cli.listener_options import OFF, UNIX, add_files, tls_values
 from fuseboard.envoy.filters import Address, Addresses, Filters, Tls, bootstrap, snippets
 from fuseboard.errors import Misconfigured
 
@@ -14,13 +15,11 @@ Paste each part where its comment says. With --full, it is a whole configuration
 front of one application. docs/envoy.md describes the parts.
 """
 
-#: The value of an option for no such thing.
-_OFF = "off"
-_UNIX = "unix:"
 _DEFAULT = Filters()
 _ADDRESSES = Addresses()
 #: The bridge in Envoy stops waiting after 1 s.
 _MAX_TIMEOUT_MS = 1_000
+_TLS = ("--tls-cert", "--tls-key", "--server-ca", "--server-name")
 
 _header = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 _host = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+", re.ASCII)
@@ -30,10 +29,17 @@ def add_to(commands: Any) -> None:
     config = commands.add_parser(
         "envoy-config",
         help="print the configuration with which Envoy asks a sidecar",
+        usage="%(prog)s [OPTION ...]",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    where = config.add_mutually_exclusive_group()
+    _add_service(config.add_argument_group("the sidecar"))
+    _add_questions(config.add_argument_group("what Envoy asks"))
+    _add_whole(config.add_argument_group("a whole configuration"))
+
+
+def _add_service(group: Any) -> None:
+    where = group.add_mutually_exclusive_group()
     where.add_argument(
         "--unix",
         default=_DEFAULT.unix,
@@ -41,59 +47,61 @@ def add_to(commands: Any) -> None:
         help="the socket of --envoy-unix, as Envoy finds it (default: %(default)s)",
     )
     where.add_argument(
-        "--grpc", metavar=f"HOST:PORT|{_UNIX}PATH", help="the address of --envoy-grpc; a name is looked up"
+        "--grpc", metavar=f"HOST:PORT|{UNIX}PATH", help="the address of --envoy-grpc; a name is looked up"
     )
-    for option, about in (
+    add_files(
+        group,
         ("--tls-cert", "with --grpc, the certificate of Envoy"),
         ("--tls-key", "the key of this certificate"),
         ("--server-ca", "the authority that signed the certificate of the service"),
-    ):
-        config.add_argument(option, metavar="FILE", help=about)
-    config.add_argument(
-        "--server-name", metavar="NAME", help="the DNS name in the certificate of the service"
     )
-    config.add_argument(
-        "--domain", default=_DEFAULT.domain, help="the domain of the limits (default: %(default)s)"
-    )
-    config.add_argument(
-        "--breaker-domain",
-        default=_DEFAULT.breaker_domain,
-        metavar="DOMAIN",
-        help="the domain of the dependencies, or 'off' for limits only (default: %(default)s)",
-    )
-    config.add_argument(
+    group.add_argument("--server-name", metavar="NAME", help="the DNS name in the certificate of the service")
+    group.add_argument(
         "--timeout-ms",
         type=int,
         default=_DEFAULT.timeout_ms,
         metavar="N",
         help="how long Envoy waits for a decision (default: %(default)s)",
     )
-    config.add_argument(
+    group.add_argument(
         "--failure-mode-deny",
         action="store_true",
         help="refuse a request about which there is no decision (default: allow it)",
     )
-    config.add_argument(
+
+
+def _add_questions(group: Any) -> None:
+    group.add_argument(
+        "--domain", default=_DEFAULT.domain, help="the domain of the limits (default: %(default)s)"
+    )
+    group.add_argument(
+        "--breaker-domain",
+        default=_DEFAULT.breaker_domain,
+        metavar="DOMAIN",
+        help="the domain of the dependencies, or 'off' for limits only (default: %(default)s)",
+    )
+    group.add_argument(
         "--tenant-header",
         default=_DEFAULT.tenant_header,
         metavar="HEADER",
         help="the header of requests that names the tenant (default: %(default)s)",
     )
-    config.add_argument(
+    group.add_argument(
         "--tokens-header",
         metavar="HEADER",
         help="limit tokens, too: the header of responses with the number that was used",
     )
-    config.add_argument(
-        "--full", action="store_true", help="print a whole configuration, for one application"
-    )
+
+
+def _add_whole(group: Any) -> None:
+    group.add_argument("--full", action="store_true", help="print a whole configuration, for one application")
     for option, address, about in (
-        ("--listen", _ADDRESSES.listen, "with --full, where Envoy takes requests"),
-        ("--upstream", _ADDRESSES.upstream, "with --full, the application"),
-        ("--admin", _ADDRESSES.admin, "with --full, the admin interface of Envoy"),
+        ("--listen", _ADDRESSES.listen, "where Envoy takes requests"),
+        ("--upstream", _ADDRESSES.upstream, "the application"),
+        ("--admin", _ADDRESSES.admin, "the admin interface of Envoy"),
     ):
         text = "{}:{}".format(*address)
-        config.add_argument(option, default=text, metavar="HOST:PORT", help=f"{about} (default: {text})")
+        group.add_argument(option, default=text, metavar="HOST:PORT", help=f"{about} (default: {text})")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -111,7 +119,7 @@ def run(given: argparse.Namespace) -> int:
         grpc=None if given.grpc is None else _grpc(given.grpc),
         tls=_tls(given),
         domain=given.domain,
-        breaker_domain=None if given.breaker_domain == _OFF else given.breaker_domain,
+        breaker_domain=None if given.breaker_domain == OFF else given.breaker_domain,
         timeout_ms=given.timeout_ms,
         deny=given.failure_mode_deny,
         tenant_header=given.tenant_header,
@@ -132,19 +140,16 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _tls(given: argparse.Namespace) -> Tls | None:
-    parts = (given.tls_cert, given.tls_key, given.server_ca, given.server_name)
-    if not any(parts):
+    if (values := tls_values(given, "--grpc", _TLS)) is None:
         return None
-    if given.grpc is None or not all(parts):
-        raise Misconfigured("TLS needs --grpc, --tls-cert, --tls-key, --server-ca and --server-name")
-    cert, key, server_ca, server_name = parts
+    cert, key, server_ca, server_name = values
     return Tls(cert=cert, key=key, server_ca=server_ca, server_name=server_name)
 
 
 def _grpc(text: str) -> Address | str:
-    if not text.startswith(_UNIX):
+    if not text.startswith(UNIX):
         return _address("--grpc", text)
-    _check_text("--grpc", path := text.removeprefix(_UNIX))
+    _check_text("--grpc", path := text.removeprefix(UNIX))
     return path
 
 
