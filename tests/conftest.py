@@ -105,7 +105,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InGroups | N
 if "pytest_django" in sys.modules:
 
     @pytest.fixture(scope="session")
-    def django_db_setup(django_test_environment: None, django_db_blocker: Any) -> None:
+    def django_db_setup(django_test_environment: None, django_db_blocker: Any) -> Iterator[None]:
         """The database is there and migrated: see ``tests.migrated``."""
         from django.conf import settings
         from django.db import connection
@@ -119,6 +119,8 @@ if "pytest_django" in sys.modules:
             known["OPTIONS"] = known["OPTIONS"] | {"connect_timeout": int(PATIENCE_S)}
         with django_db_blocker.unblock():
             database.prepare()
+        yield
+        database.close()
 
     @pytest.fixture(autouse=True)
     def watched_figures_read_again() -> None:
