@@ -127,10 +127,21 @@ def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FUSEBOARD_SIDECAR_TOKEN_FILE" in shown
 
 
+def modules_of(*words: str) -> set[str]:
+    """What a command has loaded when it prints its help."""
+    script = "import sys, atexit; atexit.register(lambda: print(*sys.modules)); import fuseboard.__main__"
+    asked = [sys.executable, "-c", script, *words, "--help"]
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return set(printed.splitlines()[-1].split())
+
+
 def test_other_commands_load_no_parser() -> None:
-    script = "import sys, fuseboard.cli; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert {"httptools", "fuseboard.serving", "fuseboard.sidecar"} & set(loaded.stdout.split()) == set()
+    assert {"httptools", "fuseboard.serving", "fuseboard.sidecar"} & modules_of() == set()
+
+
+def test_a_sidecar_loads_no_other_command() -> None:
+    commands = {name for name in modules_of("sidecar") if name.startswith("fuseboard.cli.")}
+    assert commands == {"fuseboard.cli.sidecar"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ FUSEBOARD_API_TOKEN_FILE). It needs neither Redis nor the gateway.
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from fuseboard.cli.ctl import (
     backlogs,
@@ -40,10 +41,10 @@ from fuseboard.contract.limit_fields import QUOTAS
 from fuseboard.contract.words import Period
 
 
-def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Returns the exit code, see ``Exit``. Errors go to stderr."""
+def run(given: argparse.Namespace, parser: Callable[[], argparse.ArgumentParser]) -> int:
+    """Returns the exit code, see ``Exit``. Errors go to stderr. ``parser`` makes that of all commands."""
     if given.ctl == "completion":
-        sys.stdout.write(completion.script(given.shell, parser))
+        sys.stdout.write(completion.script(given.shell, parser()))
         return Exit.DONE
     try:
         client = Client(CtlSettings.from_env(environment=given.environment))
