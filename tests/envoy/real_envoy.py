@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -93,8 +93,10 @@ async def application() -> AsyncIterator[Application]:
 class Envoy:
     """One process of Envoy. ``http`` sends it requests, as a client of the application would."""
 
-    def __init__(self, admin: httpx.AsyncClient, http: httpx.AsyncClient, pid: int, port: int) -> None:
-        self._admin, self.http, self.pid, self.port = admin, http, pid, port
+    def __init__(
+        self, admin: httpx.AsyncClient, http: httpx.AsyncClient, process: "subprocess.Popen[bytes]", port: int
+    ) -> None:
+        self._admin, self.http, self.process, self.port = admin, http, process, port
 
     async def counters(self, *names: str) -> tuple[int, ...]:
         """Counters that Envoy has not made yet are 0."""
@@ -125,9 +127,14 @@ class Envoy:
 
 
 @asynccontextmanager
-async def serving(config: str, folder: Path, *, threads: int = 1, node: str = "") -> AsyncIterator[Envoy]:
-    """Run Envoy with ``config``, whose ports are 0. It ends with the block."""
-    with _process(config, folder, threads, node) as process:
+async def serving(
+    config: str, folder: Path, *, threads: int = 1, node: str = "", restart: Sequence[str] = ()
+) -> AsyncIterator[Envoy]:
+    """Run Envoy with ``config``, whose ports are 0. It ends with the block.
+
+    ``restart`` are options of a hot restart.
+    """
+    with _process(config, folder, threads, node, restart or ("--disable-hot-restart",)) as process:
         where = folder / "admin"
 
         def address() -> str:
@@ -151,17 +158,19 @@ async def serving(config: str, folder: Path, *, threads: int = 1, node: str = ""
             )
             base = f"http://127.0.0.1:{port}"
             async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=PATIENCE_S) as http:
-                yield Envoy(admin, http, process.pid, port)
+                yield Envoy(admin, http, process, port)
 
 
 @contextmanager
-def _process(config: str, folder: Path, threads: int, node: str) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    config: str, folder: Path, threads: int, node: str, restart: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     folder.mkdir(parents=True)
     (folder / "envoy.yaml").write_text(config)
     command = [
         str(BINARY),
         *("-c", str(folder / "envoy.yaml"), "--admin-address-path", str(folder / "admin")),
-        *("--concurrency", str(threads), "-l", "warning", "--disable-hot-restart"),
+        *("--concurrency", str(threads), "-l", "warning", *restart),
         *(("--service-node", node, "--service-cluster", "tests") if node else ()),
     ]
     with (folder / "log").open("wb") as log:

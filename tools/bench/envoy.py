@@ -109,7 +109,7 @@ async def measure(
 
 
 async def cost_of(contender: Contender, callers: int, redis_pid: int) -> Cost:
-    pids = contender.service, redis_pid, contender.envoy.pid
+    pids = contender.service, redis_pid, contender.envoy.process.pid
     before = [cpu_of_all_threads(pid) for pid in pids]
     requests, _ = await drive(contender.envoy.port, contender.kind, callers, ROUND_S)
     after = [cpu_of_all_threads(pid) for pid in pids]
