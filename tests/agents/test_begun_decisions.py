@@ -23,7 +23,7 @@ from tests.begun import Begun
 from tests.waiting import eventually
 
 #: The parts that a decision can be in before it has waited twice.
-PARTS = ("admission", "batching", "breaker", "calling", "protection", "serving", "without_redis")
+PARTS = ("admission", "batching", "breaker", "calling", "envoy", "protection", "serving", "without_redis")
 #: A module that only tasks call: workers hand reports on, and their supervisor gathers figures.
 IN_TASKS = "serving/unix_client.py"
 #: Names of asyncio that need the task of the decision.

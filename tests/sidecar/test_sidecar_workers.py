@@ -160,8 +160,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_permits_end(
         wait_until(lambda: len(pids(one)) == WORKERS and health(one) == 200)
         connections.to.clear()
         connections.open()
+        wait_until(lambda: figures(one)["fuseboard_sidecar_workers_restarts_total", "shop-1"] == 1)
         found = figures(one)
-        assert found["fuseboard_sidecar_workers_restarts_total", "shop-1"] == 1
         assert found["fuseboard_sidecar_workers", "shop-1"] == WORKERS
         assert found["fuseboard_sidecar_handed_on_lost_total", "shop-1-2"] <= 1
         assert outcomes(one).get("ok", 0) <= before.get("ok", 0)
@@ -214,6 +214,31 @@ async def test_a_worker_ends_at_a_signal_that_comes_before_its_process() -> None
     await asyncio.wait_for(worker.keep(), PATIENCE_S)
     await worker.end(PATIENCE_S)
     assert worker.restarts == 0
+
+
+async def test_a_start_that_fails_is_no_restart(tmp_path: Path) -> None:
+    # The first run is ready and ends, the second one fails, the third one goes on.
+    program = """
+import pathlib, sys
+file = pathlib.Path(sys.argv[1])
+file.write_text(file.read_text() + "x")
+if file.read_text() == "xx":
+    sys.exit(2)
+print("ready", flush=True)
+if file.read_text() == "xxx":
+    input()
+"""
+    runs = tmp_path / "runs"
+    runs.write_text("")
+    place = Place(number=1, of=1, server="shop-1", folder="unused")
+    worker = Worker([sys.executable, "-c", program, str(runs)], place)
+    await worker.start()
+    keeping = asyncio.create_task(worker.keep())
+    await eventually(lambda: worker.restarts)
+    assert (runs.read_text(), worker.restarts) == ("xxx", 1)
+    worker.signal(signal.SIGTERM)
+    await keeping
+    await worker.end(PATIENCE_S)
 
 
 async def test_a_worker_notices_once_that_the_process_that_started_it_is_gone() -> None:

@@ -59,7 +59,7 @@ class Worker:
         self.place = place
         self._fds = tuple(place.unix_fds.values())
         self._process: Process | None = None
-        #: How many times it died.
+        #: How often it decided again after it had died.
         self.restarts = 0
         self._stopping = asyncio.Event()
 
@@ -85,13 +85,13 @@ class Worker:
                 return
             if monotonic() - begun > STEADY_S:
                 pause_s = FIRST_PAUSE_S
-            self.restarts += 1
             logger.error("sidecar.worker_died: worker %d, code %d", self.place.number, code)
             if await wait_for_event(self._stopping, pause_s):
                 return
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self.start()
+                self.restarts += 1
             except (Misconfigured, OSError) as error:
                 # The machine may be short of memory or processes: the next attempt comes later.
                 logger.error("sidecar.worker_not_started: %s", error)
