@@ -17,7 +17,15 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.decision import Parts, Permit
 from fuseboard.envoy import access_log
 from fuseboard.envoy import otlp_pb2 as pb
-from fuseboard.envoy.access_log import MAX_ATTEMPTS, MAX_EXPORT, MAX_MESSAGES, MAX_NODES, AccessLog, Nodes
+from fuseboard.envoy.access_log import (
+    MAX_ATTEMPTS,
+    MAX_ATTRIBUTES,
+    MAX_EXPORT,
+    MAX_MESSAGES,
+    MAX_NODES,
+    AccessLog,
+    Nodes,
+)
 from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.testing import FakeAgent
 from tests.agents.limit_kinds import window
@@ -98,8 +106,7 @@ class Log:
         return told
 
 
-#: Each but the last three, and those of gRPC, is an answer of Envoy 1.40: what the upstream did, or which
-#: cluster was asked.
+#: Those up to the odd header are answers of Envoy 1.40: what the upstream did, or which cluster was asked.
 JUDGED = {
     "a good answer": ({}, (OK, None, 0.006, 0)),
     "a mistake of the caller": ({"code": "404"}, (NEUTRAL, None, None, 0)),
@@ -140,6 +147,17 @@ JUDGED = {
     "a fault that Envoy injects": ({"code": "503", "flags": "FI"}, (NEUTRAL, None, None, 0)),
     "nothing but a permit": (dict.fromkeys(GOOD, ""), (NEUTRAL, None, None, 0)),
     "no more attempts": ({"code": "0", "flags": "URX"}, (FAILURE, "retries_exhausted", None, 0)),
+    "reset here": ({"code": "503", "flags": "LR"}, (FAILURE, "local_reset", None, 0)),
+    "reset there": ({"code": "503", "flags": "UR"}, (FAILURE, "upstream_reset", None, 0)),
+    "no address": ({"code": "503", "flags": "DF"}, (FAILURE, "dns_failure", None, 0)),
+    "an injected delay": ({"code": "200", "flags": "DI"}, (NEUTRAL, None, None, 0)),
+    "the limits failed": ({"code": "500", "flags": "RLSE"}, (NEUTRAL, None, None, 0)),
+    "not authorized": ({"code": "403", "flags": "UAEX"}, (NEUTRAL, None, None, 0)),
+    "a number without an end": ({"duration_ms": "9" * 5_000}, (OK, None, None, 0)),
+    "a header without an end": (
+        {"code": "429", "retry_after": "7" + " " * 100 + "x"},
+        (NEUTRAL, "HTTP 429", None, 7_000),
+    ),
 }  # fmt: skip
 
 
@@ -230,14 +248,26 @@ def test_bytes_that_are_no_export_are_refused(body: bytes):
     assert one.log.invalid == 1
 
 
-def test_an_export_is_read_up_to_its_bound():
+@pytest.mark.parametrize("scopes", [False, True])
+def test_an_export_is_read_up_to_its_bound(scopes: bool):
     one = Log()
-    body = b"\x0a\x00" * (MAX_MESSAGES + 7)
+    empty = [pb.ScopeLogs()] * (MAX_MESSAGES + 7)
+    resources = [pb.ResourceLogs(scope_logs=empty)] if scopes else [pb.ResourceLogs()] * (MAX_MESSAGES + 7)
+    body = pb.ExportLogsServiceRequest(resource_logs=resources).SerializeToString()
     assert one.log.export(body) == b""
     assert one.log.cut == 1
     one.permit()
     one.log.export(body + export(record("p1")))
     assert (one.log.cut, one.log.outcomes) == (2, 0)
+
+
+def test_a_message_is_read_up_to_its_bound():
+    one = Log()
+    one.permit()
+    far = pb.LogRecord(attributes=[pb.KeyValue(key=b"x")] * MAX_ATTRIBUTES)
+    far.attributes.extend(record("p1").attributes)
+    one.log.export(export(far))
+    assert one.agent.told == []
 
 
 def test_a_defect_costs_no_other_outcome(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
