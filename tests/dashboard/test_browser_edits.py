@@ -4,6 +4,7 @@ import pytest
 from browsing import becomes, choose, is_live
 
 from tests.people import OLGA, PASSWORD
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -73,6 +74,22 @@ def test_the_form_shows_only_what_the_choice_needs(sign_in):
     assert page.is_visible("#f-until")
     choose(page, "act", "reset")
     assert not page.is_visible("#f-until")
+
+
+def test_the_preview_is_of_what_was_chosen_last(sign_in):
+    """While a slow server answered, only the first of the later choices was asked about."""
+    page, asked = sign_in("olga"), []
+    page.route("**/breakers/payments-api/preview", lambda route: asked.append(route))
+    page.goto("/breakers/payments-api")
+    for number, (name, value) in enumerate((("act", "forced_open"), ("lasts", "60"), ("lasts", "15")), 1):
+        choose(page, name, value)
+        wait_until(
+            lambda number=number: len(asked) == number,
+            "a request for the preview",
+            pause=lambda pause_s: page.wait_for_timeout(1000 * pause_s),
+        )
+    asked[-1].continue_()
+    page.wait_for_selector("text=Force open for 15 min")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def test_the_script_builds_no_markup_and_no_code_from_text(script):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_a_preview_is_of_what_was_chosen_last(template):
+    """Otherwise htmx drops a change while one request is on the way and another one waits."""
+    previews = re.findall(r'<[^<>]*hx-trigger="[^"]* from:#[^<>]*>', template.read_text())
+    assert all('hx-sync="this:replace"' in preview for preview in previews)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
 def test_every_form_that_posts_carries_a_token(template):
     forms = re.findall(r"<form[^>]*method=\"post\".*?</form>", template.read_text(), re.DOTALL)
     assert all("{% csrf_token %}" in form for form in forms)
