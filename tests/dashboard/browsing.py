@@ -54,6 +54,8 @@ class Clicks:
     def on(self, selector: str) -> None:
         self.count += 1
         self.page.click(selector)
+        # Before its scripts have loaded, a page does not react to what is typed.
+        self.page.wait_for_load_state()
 
     def in_side_bar(self, section: str, name: str) -> None:
         """Open a page of a section that flies out under the pointer: one click."""

@@ -66,8 +66,6 @@ def test_a_tenant_quota_takes_three_clicks_from_the_overview_and_undo(sign_in: A
     clicks = Clicks(page)
     clicks.on("#tenants a:has-text('acme-retail')")
     clicks.on("#q-requests a:has-text('Edit')")
-    # Before its scripts have loaded, the page does not react to typing.
-    page.wait_for_load_state()
     # The focus is in the limit: no click is needed before typing.
     becomes(page, "document.activeElement.id === 'f-limit-requests-limit'")
     page.keyboard.press("Control+A")
