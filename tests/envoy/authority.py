@@ -29,6 +29,6 @@ class Authority:
         own.cert_chain_pems[0].write_to_path(self.tls.cert)
         self.ca.cert_pem.write_to_path(self.tls.client_ca)
 
-    def client(self, name: str) -> Any:
+    def client(self, *names: str) -> Any:
         """A certificate of an Envoy."""
-        return self.ca.issue_cert(name)
+        return self.ca.issue_cert(*names)

@@ -4,8 +4,9 @@ import asyncio
 import os
 import socket
 import stat
+import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from fuseboard.cli import main
 from fuseboard.envoy import grpc_server
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.asks import InvalidMessage
-from fuseboard.envoy.grpc_server import GrpcListener, GrpcServer, serving
+from fuseboard.envoy.grpc_server import MAX_HEADERS, MAX_STREAMS, GrpcListener, GrpcServer, serving
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT, Answered
 from fuseboard.errors import Misconfigured
 from fuseboard.sidecar import app
@@ -29,9 +30,11 @@ from tests.waiting import PATIENCE_S, eventually
 LOOPBACK = ("127.0.0.1", 0)
 #: Bytes of a message.
 MOST = 10_000
-#: The preface of a client of HTTP/2 with empty settings, and the type of the frame that ends a connection.
+#: The preface of a client of HTTP/2 with empty settings, and the types of frames.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-GOAWAY = 7
+SETTINGS, GOAWAY = 4, 7
+#: Settings of HTTP/2.
+MAX_CONCURRENT_STREAMS, MAX_HEADER_LIST_SIZE = 3, 6
 
 
 def exists(path: str) -> bool:
@@ -103,13 +106,38 @@ async def test_a_client_that_leaves_cancels_its_question() -> None:
 
 async def test_an_answer_that_waits_is_given_before_the_server_ends() -> None:
     echo = Echo()
-    async with echoing(GrpcListener(address=LOOPBACK), echo) as running:
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(echoing(GrpcListener(address=LOOPBACK), echo))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
         call = asyncio.ensure_future(ask(channel, b"wait"))
         await eventually(lambda: echo.waiting)
-        asyncio.get_running_loop().call_soon(echo.go.set)
+        ending = asyncio.ensure_future(stack.aclose())
+
+        async def is_closed() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            except ConnectionError:
+                return True
+            writer.close()
+            return False
+
+        await eventually(is_closed)
+        echo.go.set()
+        await ending
     assert await call == b"<wait>"
     await channel.close()
+
+
+async def test_a_client_hears_the_bounds_of_its_connection() -> None:
+    async with echoing(GrpcListener(address=LOOPBACK)) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(PREFACE)
+        head = await reader.readexactly(9)
+        assert head[3] == SETTINGS
+        content = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        writer.close()
+    bounds = dict(struct.iter_unpack("!HI", content))
+    assert (bounds[MAX_CONCURRENT_STREAMS], bounds[MAX_HEADER_LIST_SIZE]) == (MAX_STREAMS, MAX_HEADERS)
 
 
 async def test_the_unix_socket_has_its_mode_and_is_not_taken_from_a_process(tmp_path: Path) -> None:
@@ -194,11 +222,11 @@ async def test_whatever_bytes_come_the_next_request_is_answered() -> None:
             assert await ask(channel, b"hello") == b"<hello>"
 
 
-def secure(authority: Authority, port: int, name: str = "") -> grpc.aio.Channel:
-    """A channel with a certificate of this name, or without one."""
+def secure(authority: Authority, port: int, *names: str) -> grpc.aio.Channel:
+    """A channel with a certificate of these names, or without one."""
     key = chain = None
-    if name:
-        cert = authority.client(name)
+    if names:
+        cert = authority.client(*names)
         key, chain = cert.private_key_pem.bytes(), cert.cert_chain_pems[0].bytes()
     credentials = grpc.ssl_channel_credentials(authority.ca.cert_pem.bytes(), key, chain)
     return grpc.aio.secure_channel(f"localhost:{port}", credentials)
@@ -207,7 +235,7 @@ def secure(authority: Authority, port: int, name: str = "") -> grpc.aio.Channel:
 async def test_certificates_are_checked_and_read_again(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)) as running:
-        async with secure(authority, running.port, "envoy-1.example.com") as channel:
+        async with secure(authority, running.port, "other.example.com", "envoy-1.example.com") as channel:
             assert await ask(channel, b"hello") == b"<hello>"
         async with secure(authority, running.port, "other.example.com") as channel:
             assert await code_of(channel, b"hello") is grpc.StatusCode.PERMISSION_DENIED

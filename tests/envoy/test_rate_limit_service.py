@@ -12,12 +12,12 @@ from fuseboard import Agent, Mode
 from fuseboard.contract.budgets import AtSpent, Budget
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import Tier
-from fuseboard.contract.words import Algorithm, Dimension, Outcome, Period
+from fuseboard.contract.words import Algorithm, Dimension, Period
 from fuseboard.envoy import answers, asks
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.service import InvalidMessage
 from tests.agents.published import publish
-from tests.agents.servers import BREAKER, POLICY, TUNING
+from tests.agents.servers import POLICY, TUNING
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, headers, remaining, request
 from tests.waiting import eventually
@@ -50,14 +50,25 @@ descriptors:
     descriptors:
       - key: to
         dependency: payments
+      - key: tokens_to
+        dependency: payments
+        measure: tokens
+        charge: after
   - key: user
     means: user
+  - key: ip
+    means: ip
+  - key: api_key
+    means: api_key
   - key: route
     means: endpoint
   - key: to
     dependency: payments
   - key: tokens_of
     means: tenant
+    measure: tokens
+  - key: tokens_before
+    dependency: payments
     measure: tokens
   - key: tokens_to
     dependency: payments
@@ -169,7 +180,8 @@ async def test_what_is_charged_after_the_work_is_never_refused(
     async with answering(RULES) as envoy:
         for _ in range(2):
             assert codes(await envoy.ask(request(descriptor(("tokens", "x"), hits=80)))) == (OK, [OK])
-        assert codes(await envoy.ask(request(descriptor(("tokens", "x"), hits=0)))) == (OK, [OK])
+        for value in ("x", "y"):
+            assert codes(await envoy.ask(request(descriptor(("tokens", value), hits=0)))) == (OK, [OK])
         # The same counter with a rule that refuses shows what was charged.
         refusing = FILE.replace("    measure: tokens\n    charge: after\n    rate_limit", "    rate_limit")
         before = policy_of(refusing)
@@ -179,6 +191,8 @@ async def test_what_is_charged_after_the_work_is_never_refused(
             return await envoy.ask(request(descriptor(("tokens", "x"), hits=0)))
 
         await eventually(check, accept=lambda one: one.overall_code == OVER)
+        unspent = await envoy.ask(request(descriptor(("tokens", "y"), hits=0)))
+        assert remaining(unspent) == [100], "no hits charge nothing"
 
 
 async def test_the_quotas_of_the_tenant_decide(answering: Answering) -> None:
@@ -248,10 +262,46 @@ async def test_limits_of_callers_decide_without_a_tenant(answering: Answering) -
         assert codes(await envoy.ask(request(descriptor(("route", ""))))) == (OK, [OK])
 
 
+@pytest.mark.parametrize(
+    ("key", "dimension"),
+    [("ip", Dimension.IP), ("api_key", Dimension.API_KEY), ("route", Dimension.ENDPOINT)],
+)
+async def test_each_word_names_its_part_of_the_caller(
+    answering: Answering, key: str, dimension: Dimension
+) -> None:
+    limit = msgspec.structs.replace(PER_USER, per=(dimension,))
+    async with answering(msgspec.structs.replace(RULES, subject_limits=(limit,))) as envoy:
+        for value in ("192.0.2.1", "192.0.2.2"):
+            asked = request(descriptor((key, value)))
+            assert [(await envoy.ask(asked)).overall_code for _ in range(3)] == [OK, OK, OVER]
+
+
+async def test_the_nearest_limit_that_can_refuse_is_shown(answering: Answering) -> None:
+    watched = msgspec.structs.replace(HOURLY, name="watched", limit=1, shadow=True)
+    tiers = (Tier(name="free", quotas=(SLOTS, watched, HOURLY)), Tier(name="unlimited"))
+    async with answering(msgspec.structs.replace(RULES, tiers=tiers)) as envoy:
+        (status,) = (await envoy.ask(request(descriptor(("tenant", "acme"))))).statuses
+        assert (status.current_limit.name, status.limit_remaining) == ("hourly", 3)
+
+
+async def test_a_bucket_is_full_again_when_what_was_spent_is_refilled(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with answering(RULES) as envoy:
+        quick = await envoy.ask(request(descriptor(("quick", "x"), hits=10)))
+        assert quick.statuses[0].duration_until_reset.seconds == 10
+        path = request(descriptor(("path", "/a")))
+        await envoy.ask(path)
+        # The next hour has another end.
+        monkeypatch.setattr(answers, "time", lambda: time() + 7_200)
+        assert 0 < (await envoy.ask(path)).statuses[0].duration_until_reset.seconds <= 3_600
+
+
 async def test_a_value_that_is_not_unicode_is_counted(answering: Answering) -> None:
     async with answering(RULES) as envoy:
         odd = pb.RateLimitDescriptor(entries=[pb.RateLimitDescriptor.Entry(key=b"path", value=b"\xff\xfe")])
         assert [codes(await envoy.ask(request(odd)))[0] for _ in range(4)] == [OK, OK, OK, OVER]
+        assert codes(await envoy.ask(request(descriptor(("path", ""))))) == (OK, [OK]), "not as an empty one"
 
 
 @pytest.mark.parametrize(
@@ -280,40 +330,6 @@ async def test_of_two_limits_that_are_stated_for_one_counter_the_smaller_counts(
             descriptor(("stated", "x"), stated=(5, pb.HOUR)), descriptor(("stated", "x"), stated=(1, pb.HOUR))
         )
         assert codes(await envoy.ask(both)) == (OVER, [OVER, OVER])
-
-
-async def test_a_call_gets_a_permit_and_its_breaker_refuses(answering: Answering) -> None:
-    async with answering(RULES) as envoy:
-        call = request(descriptor(("to", "x")))
-        answer = await envoy.ask(call)
-        assert codes(answer) == (OK, [OK])
-        permit = envoy.sidecar.permits.take(answer.dynamic_metadata["permit"])
-        assert permit is not None
-        envoy.agent.report(permit, Outcome.FAILURE)
-        for _ in range(BREAKER.consecutive_failures - 1):
-            envoy.agent.report(await envoy.agent.admit_call("payments"), Outcome.FAILURE)
-
-        async def ask() -> pb.RateLimitResponse:
-            return await envoy.ask(call)
-
-        refused = await eventually(ask, accept=lambda one: one.overall_code == OVER)
-        assert json.loads(refused.raw_body)["status"] == 503
-        assert not refused.statuses[0].HasField("current_limit")
-        assert refused.statuses[0].duration_until_reset.seconds > 0
-        assert set(headers(refused)) == {"retry-after", "content-type"}, "no limit of the vendor"
-        assert "permit" not in refused.dynamic_metadata
-
-
-async def test_the_permit_of_a_call_is_given_back_if_a_limit_refuses(answering: Answering) -> None:
-    async with answering(RULES) as envoy:
-        await envoy.ask(request(descriptor(("path", "/a")), hits=3))
-        both = request(descriptor(("path", "/a")), descriptor(("to", "x")))
-        refused = await envoy.ask(both)
-        assert codes(refused) == (OVER, [OVER, OK])
-        assert len(envoy.sidecar.permits) == 0
-        two = await envoy.ask(request(descriptor(("to", "x")), descriptor(("tenant", "acme"), ("to", "x"))))
-        names = two.dynamic_metadata["permit"].split(",")
-        assert [envoy.sidecar.permits.take(name) is not None for name in names] == [True, True]
 
 
 async def test_a_call_cannot_be_checked_and_negative_hits_give_nothing_back(answering: Answering) -> None:
@@ -424,6 +440,8 @@ async def test_without_redis_rules_allow_and_quotas_have_the_share_of_the_pod(
     policy = msgspec.structs.replace(policy_of(FILE), tuning=TUNING)
     with redis.Redis.from_url(valkey.url) as client:
         async with answering(policy, client=client, url=valkey.url) as envoy:
+            known = await envoy.ask(request(descriptor(("path", "/a")), hits=3))
+            assert known.statuses[0].HasField("current_limit")
             valkey.stop()
             await eventually(lambda: envoy.agent.mode is Mode.LOCAL)
             path = await envoy.ask(request(descriptor(("path", "/a")), hits=3))
