@@ -175,6 +175,14 @@ async def test_a_connection_that_gets_old_is_ended_in_order() -> None:
         writer.close()
 
 
+async def test_a_connection_on_which_nothing_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "HANDSHAKE_S", 0.1)
+    async with echoing(GrpcListener(address=LOOPBACK)) as running, asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        await reader.read()
+        writer.close()
+
+
 async def test_connections_beyond_the_bound_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_server, "MAX_CONNECTIONS", 1)
     async with echoing(GrpcListener(address=LOOPBACK)) as running:

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import redis
 
 from fuseboard.cli import main
 from fuseboard.contract.policy import Policy
-from fuseboard.contract.sidecar import GiveBack
+from fuseboard.contract.sidecar import MAX_REPORTS, REPORTS_PATH, GiveBack, Report
 from fuseboard.errors import Misconfigured
 from fuseboard.serving import http1
 from fuseboard.serving.listeners import Listeners
-from fuseboard.sidecar.app import when_it_ends
+from fuseboard.sidecar.app import PRIVATE, when_it_ends
 from fuseboard.sidecar.peers import Peers, Place
 from fuseboard.sidecar.supervisor import Worker
 from tests.agents.published import publish
@@ -264,6 +265,33 @@ async def test_what_a_worker_refuses_is_counted_as_lost(tmp_path: Path) -> None:
             assert peers.hand_on("p2-id", path, GiveBack(permit="p2-id"))
         await eventually(lambda: not len(peers))
         assert peers.lost == 1
+    finally:
+        await peers.stop()
+        await listeners.stop()
+
+
+async def test_few_messages_wait_for_a_worker_and_are_lost_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuseboard.sidecar.peers.MAX_HANDED_ON", 3)
+    peers = Peers(Place(number=1, of=2, server="shop-1-1", folder=str(tmp_path)))
+    handed_on = [peers.hand_on("p2-id", "/", GiveBack(permit="p2-id")) for _ in range(4)]
+    assert handed_on == [True, True, True, False]
+    await eventually(lambda: not len(peers))
+    assert peers.lost == 4
+
+
+async def test_reports_that_wait_for_a_worker_go_together_as_far_as_it_reads_them(tmp_path: Path) -> None:
+    place = Place(number=1, of=2, server="shop-1-1", folder=str(tmp_path))
+    listeners, peers, echo = Listeners(), Peers(place), Echo()
+    await listeners.listen_unix(echo, http1.Connections(PRIVATE), place.socket(2))
+    try:
+        for number in range(2 * MAX_REPORTS + 1):
+            assert peers.hand_on(f"p2-{number}", REPORTS_PATH, Report(permit=f"p2-{number}", status=200))
+        await eventually(lambda: not len(peers))
+        sent = [msgspec.json.decode(request.body, type=list[Report]) for request in echo.asked]
+        assert [len(reports) for reports in sent] == [MAX_REPORTS, MAX_REPORTS, 1]
+        assert peers.lost == 0
     finally:
         await peers.stop()
         await listeners.stop()
