@@ -1,12 +1,15 @@
 """Files of envoyproxy/ratelimit, as Fuseboard reads them: limits, notes, and problems with their lines."""
 
+from collections.abc import Iterator
 from textwrap import dedent
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseboard.contract.descriptor_file import MAX_FILE, DescriptorFile, read_file
+from fuseboard.contract.descriptor_file import MAX_FILE, MAX_PROBLEMS, DescriptorFile, Remark, read_file
 from fuseboard.contract.descriptor_words import limit_text
 from fuseboard.contract.descriptors import (
     MAX_BYTES,
@@ -356,6 +359,50 @@ def test_more_rules_than_a_policy_takes_are_refused() -> None:
     )
     [(place, text)] = problems_of(large)
     assert f"{MAX_BYTES:,} are allowed" in text
+
+
+@pytest.mark.parametrize("item", ["- x\n", "- {kex: a}\n", "- {key: a, key: a}\n", "- {key: a}\n"])
+def test_reading_ends_after_the_first_problems(item: str) -> None:
+    file = read_file("domain: d\ndescriptors:\n" + item * 2_000)
+    assert file.domain is None
+    assert len(file.problems) == MAX_PROBLEMS + 1
+    assert len(file.lines) <= 2_001
+    last = max(line for line, _ in file.problems)
+    assert Remark(last, "Reading ended after 100 problems. Correct them, then check the file again.") in (
+        file.problems
+    )
+
+
+@pytest.mark.parametrize("item", ["a,", "[],", "{a: 1},", "{key: a},"])
+def test_no_tree_is_built_of_a_file_with_too_many_parts(monkeypatch: Any, item: str) -> None:
+    read = 0
+
+    def parts(*given: Any, **named: Any) -> Iterator[Any]:
+        nonlocal read
+        for event in parse(*given, **named):
+            read += 1
+            yield event
+
+    parse = yaml.parse
+    monkeypatch.setattr(yaml, "parse", parts)
+    monkeypatch.setattr(yaml, "compose", None)
+    file = read_file(f"domain: d\ndescriptors: [{item * (MAX_FILE // len(item) - 20)}]")
+    assert [text for _, text in file.problems] == [
+        "The file has more than 50,000 keys and values: split the domain."
+    ]
+    assert read <= 50_002
+
+
+def test_the_rules_of_a_full_domain_have_fewer_parts_than_a_file_may_have() -> None:
+    """Also with every word, and words that are not needed."""
+    words = "detailed_metric: true, value_to_metric: true, metadata: {owner: me, team: us}"
+    rate = "{unit: minute, requests_per_unit: 9, name: n}"
+    limited = f"- {{key: k%d, rate_limit: {rate}, shadow_mode: true, measure: calls, {words}}}\n"
+    plain = f"- {{key: k%d, means: ip, measure: calls, charge: before, {words}}}\n"
+    rules = [(limited if number < 100 else plain) % number for number in range(MAX_RULES)]
+    text = f"domain: d\ndescriptors:\n{''.join(rules)}"
+    assert len(text) < MAX_FILE
+    assert read_file(text).problems == ()
 
 
 def test_rules_have_a_greatest_depth() -> None:

@@ -1,7 +1,7 @@
 """Files of envoyproxy/ratelimit, with five more words: ``means``, ``dependency``, ``measure``, ``charge`` and
 ``accepts_override``.
 
-Such a file has the rules of one domain. Everything that is wrong is found at once, with its line.
+Such a file has the rules of one domain. The first 100 problems are found at once, each with its line.
 """
 
 import re
@@ -34,6 +34,10 @@ from fuseboard.contract.words import MAX_LIMIT, Algorithm, Period, is_slug
 MAX_FILE = 256 * 1024
 #: The levels of YAML: a mapping and a list for each level of rules, and the parts of the last rule.
 _MAX_DEPTH = 2 * MAX_LEVELS + 6
+#: Keys, values and brackets of YAML. 1,000 rules have fewer, also with every word.
+_MAX_PARTS = 50_000
+#: Problems after which reading ends. A wrong file has up to one for each two bytes, and a person reads few.
+MAX_PROBLEMS = 100
 
 #: Envoy Gateway writes a name, too. envoyproxy/ratelimit does not use it either.
 _ROOT = ("domain", "descriptors", "name")
@@ -87,19 +91,28 @@ class DescriptorFile:
 def read_file(text: str) -> DescriptorFile:
     """Read a file. Problems are in the answer; no exception is raised for them."""
     reader = _Reader()
-    domain = reader.read(text)
-    if domain is not None:
-        for place, problem in problems_of(domain):
-            if place not in reader.misread:
-                reader.problem(reader.lines[place], problem)
-        if not reader.problems:
-            reader.compare((), domain.rules)
+    domain = None
+    try:
+        domain = reader.read(text)
+        if domain is not None:
+            for place, problem in problems_of(domain):
+                if place not in reader.misread:
+                    reader.problem(reader.lines[place], problem)
+            if not reader.problems:
+                reader.compare((), domain.rules)
+    except _TooManyProblemsError:
+        more = f"Reading ended after {MAX_PROBLEMS} problems. Correct them, then check the file again."
+        reader.problems.append(Remark(reader.problems[-1].line, more))
     return DescriptorFile(
         domain=None if reader.problems else domain,
         problems=tuple(sorted(reader.problems)),
         notes=tuple(sorted(reader.notes)),
         lines=reader.lines,
     )
+
+
+class _TooManyProblemsError(Exception):
+    """Nothing more of the file is read."""
 
 
 class _Reader:
@@ -112,6 +125,8 @@ class _Reader:
 
     def problem(self, line: int, text: str) -> None:
         self.problems.append(Remark(line, text))
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _TooManyProblemsError
 
     def note(self, line: int, text: str) -> None:
         self.notes.append(Remark(line, text))
@@ -148,12 +163,12 @@ class _Reader:
         return DescriptorDomain(domain=name, rules=tuple(self._rules((), words.get("descriptors"))))
 
     def _is_plain(self, text: str) -> bool:
-        """Whether the text has one document without aliases and tags, which is not nested deeply.
+        """Whether the text has one document without aliases and tags, which is not large or nested deeply.
 
         The tree is built by recursion, so its depth is bounded before.
         """
         depth = documents = 0
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        for number, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
             line = _line(event)
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
@@ -163,6 +178,8 @@ class _Reader:
                 depth -= 1
             if documents > 1:
                 self.problem(line, "The file must have one document: remove the second ---.")
+            elif number > _MAX_PARTS:
+                self.problem(line, f"The file has more than {_MAX_PARTS:,} keys and values: split the domain.")
             elif depth > _MAX_DEPTH:
                 self.problem(line, f"This is nested too deeply: rules have at most {MAX_LEVELS} levels.")
             elif getattr(event, "anchor", None) is not None:
