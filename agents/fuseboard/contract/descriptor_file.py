@@ -179,7 +179,9 @@ class _Reader:
             if documents > 1:
                 self.problem(line, "The file must have one document: remove the second ---.")
             elif number > _MAX_PARTS:
-                self.problem(line, f"The file has more than {_MAX_PARTS:,} keys and values: split the domain.")
+                self.problem(
+                    line, f"The file has more than {_MAX_PARTS:,} keys and values: split the domain."
+                )
             elif depth > _MAX_DEPTH:
                 self.problem(line, f"This is nested too deeply: rules have at most {MAX_LEVELS} levels.")
             elif getattr(event, "anchor", None) is not None:

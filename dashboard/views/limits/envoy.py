@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -16,14 +17,14 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.errors import InvalidEdit
 from controlplane.fleet.descriptor_figures import DomainFigures, asked_lately
 from controlplane.policies.descriptors import read_text, rules_in
 from controlplane.policies.models import Change, DescriptorFile
 from controlplane.status.descriptor_limits import DescriptorLimits, descriptor_limits
-from dashboard.edit_form import NOT_SENT, VersionForm, chosen_form, run_edit
+from dashboard.edit_form import NOT_SENT, EditForm, VersionForm, chosen_form, run_edit
+from dashboard.forms import TextField, lines_of
 from dashboard.live.breakers import Breaker
-from dashboard.views.page import bounded_text, find_named, not_found, recent_live, show
+from dashboard.views.page import find_named, not_found, recent_live, show
 from dashboard.words.descriptor_lines import rule_lines
 from fuseboard.contract.descriptor_words import decision_text, path_text
 from fuseboard.contract.descriptors import DescriptorRules, Entry, Match
@@ -39,6 +40,30 @@ class RemoveForm(VersionForm):
     def save(self) -> int:
         self.then = reverse("envoy")
         return edits.remove_descriptors(**self.common)
+
+
+class DescriptorsField(TextField):
+    """One descriptor per line, each with entries like ``tenant=acme``."""
+
+    def clean(self, value: str | None) -> list[list[Entry]]:
+        lines = lines_of(super().clean(value))
+        if not lines:
+            raise ValidationError("Enter a descriptor, such as tenant=acme.")
+        if len(lines) > MAX_DESCRIPTORS:
+            raise ValidationError(f"A request has at most {MAX_DESCRIPTORS} descriptors.")
+        return [_entries(number, line) for number, line in enumerate(lines, 1)]
+
+
+class TryForm(EditForm):
+    """Shows the page again, with what decides the descriptors. It spends nothing."""
+
+    reason = None
+    descriptors = DescriptorsField(_MAX_TYPED)
+
+    def save(self) -> HttpResponse:
+        row: DescriptorFile = self.known["row"]
+        tried = _try(environment_in(self.request), row, self.cleaned_data["descriptors"])
+        return _page(self.request, row=row, typed=self.data, tried=tried)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +126,7 @@ def envoy_domain(request: HttpRequest, name: str) -> HttpResponseBase:
     if request.method != "POST":
         return _page(request, row=row)
     if request.POST.get("act") == "try":
-        return _tried_page(request, row)
+        return run_edit(TryForm(request, row=row), page=partial(_page, row=row))
     return require("edit_quota")(_edit)(request, row)
 
 
@@ -118,33 +143,23 @@ def envoy_file(request: HttpRequest, name: str) -> HttpResponse:
     return answer
 
 
-def read_descriptors(text: str) -> list[list[Entry]]:
-    """One descriptor per line, each with entries like ``tenant=acme``. Raises ``InvalidEdit``."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise InvalidEdit({"descriptors": ["Enter a descriptor, such as tenant=acme."]})
-    if len(lines) > MAX_DESCRIPTORS:
-        raise InvalidEdit({"descriptors": [f"A request has at most {MAX_DESCRIPTORS} descriptors."]})
-    return [_entries(number, line) for number, line in enumerate(lines, 1)]
-
-
 def _entries(number: int, line: str) -> list[Entry]:
     try:
         words = shlex.split(line)
     except ValueError:
-        raise InvalidEdit({"descriptors": [f"Line {number}: close the quotation mark."]}) from None
+        raise ValidationError(f"Line {number}: close the quotation mark.") from None
     found = []
     for word in words:
         key, sign, value = word.partition("=")
         if not key or not sign:
-            text = f"Line {number}: an entry is a key and a value, such as tenant=acme, not {word!r:.60}."
-            raise InvalidEdit({"descriptors": [text]})
+            raise ValidationError(
+                f"Line {number}: an entry is a key and a value, such as tenant=acme, not {word!r:.60}."
+            )
         found.append((key, value))
     return found
 
 
-def _try(environment: str, row: DescriptorFile, typed: str) -> list[Tried]:
-    descriptors = read_descriptors(typed)
+def _try(environment: str, row: DescriptorFile, descriptors: list[list[Entry]]) -> list[Tried]:
     domain = read_text(row.file).domain
     matches = DescriptorRules([domain] if domain is not None else []).match(row.name, descriptors)
     breakers = {breaker.name: breaker for breaker in recent_live(environment).breakers}
@@ -165,15 +180,6 @@ def _tried(
         left=descriptor_limits(environment, domain, match),
         breaker=breakers.get(rule.dependency) if rule is not None and rule.dependency else None,
     )
-
-
-def _tried_page(request: HttpRequest, row: DescriptorFile) -> HttpResponse:
-    typed = bounded_text(request.POST, "descriptors", most=_MAX_TYPED)
-    try:
-        tried = _try(environment_in(request), row, typed)
-    except InvalidEdit as error:
-        return _page(request, row=row, descriptors=typed, errors=error.errors, status=422)
-    return _page(request, row=row, descriptors=typed, tried=tried)
 
 
 def _edit(request: HttpRequest, row: DescriptorFile) -> HttpResponse:

@@ -21,7 +21,7 @@ from dashboard.forms import SentNumberField, TextField
 from dashboard.views.page import context_of, find_named, names_of, not_found
 from dashboard.views.runbooks.text_difference import difference_of
 from dashboard.words.descriptor_lines import difference_of_rules
-from fuseboard.contract.descriptor_file import MAX_FILE
+from fuseboard.contract.descriptor_file import MAX_FILE, MAX_PROBLEMS
 from fuseboard.contract.words import is_slug
 
 _FIRST_FILE = """\
@@ -31,22 +31,31 @@ descriptors:
   - key: tenant
     means: tenant
 """
-#: Lines that the preview lists; a file can have 1,000 rules.
-_SHOWN = 100
+#: Lines that the preview lists: all that reading finds wrong. A file can change 1,000 rules.
+_SHOWN = MAX_PROBLEMS + 1
+
+
+class FileTextField(TextField):
+    """A text with the line ends of a file, which a browser replaces."""
+
+    def to_python(self, value: str | None) -> str:
+        return plain_text(super().to_python(value))
 
 
 class FileForm(EditForm):
     """Saves the text. With ``load``, a chosen file replaces what is typed, and nothing is saved."""
 
-    file = TextField()
+    file = FileTextField()
     version = SentNumberField()
+    #: The domain of the page, for the preview; empty for a new one.
+    domain = TextField()
 
     def save(self) -> str | int | HttpResponse:
         domain = self.known.get("domain", "")
         if self.act == "load":
             loaded = {"file": self._uploaded(), "version": str(self.data.get("version", ""))}
             return _form(self.request, domain, typed=loaded)
-        text = plain_text(self.cleaned_data["file"])
+        text = self.cleaned_data["file"]
         if self.act == "preview":
             return _form(self.request, domain, typed=self.data)
         version = self.cleaned_data["version"] if domain else 0
@@ -102,13 +111,14 @@ def edit_envoy_domain(request: HttpRequest, name: str) -> HttpResponse:
 @require("edit_quota")
 def preview_envoy_domain(request: HttpRequest) -> HttpResponse:
     """The rules that the typed text changes, and the problems in it. Nothing is written."""
-    domain = request.POST.get("domain", "")
-    preview = _preview(request, domain, plain_text(request.POST.get("file", "")))
+    form = FileForm(request)
+    form.full_clean()
+    preview = _preview(request, form.cleaned_data["domain"], form.cleaned_data["file"])
     return render(request, "dashboard/envoy_edit.html#preview", preview)
 
 
 def plain_text(text: str) -> str:
-    """A text with the line ends of a file, which a form replaces."""
+    """A text with the line ends of a file."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
