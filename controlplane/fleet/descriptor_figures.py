@@ -7,13 +7,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.fleet.models import DescriptorFigures
+from controlplane.fleet.models import DescriptorFigures, Server
 from fuseboard.contract.descriptor_tallies import MAX_EXAMPLES
 
 #: Gateways count in steps of three minutes. With the step that runs, these are 15 to 18 minutes.
 STEP_S = 180
 STEPS = 6
-#: Lists of keys of one domain that are displayed.
+#: Lists of keys of one domain, and pods, that are displayed.
 MAX_SHOWN = 50
 #: Rows that are read: domains of all gateways.
 _MAX_ROWS = 1_000
@@ -53,9 +53,21 @@ class DomainFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnsweringPod:
+    """A pod that answered Envoy lately."""
+
+    #: Its row; it may be offline by now.
+    server: Server
+    #: Descriptors that it answered, at least.
+    asked: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class AskedLately:
     #: From when descriptors are counted, in unix seconds.
     since: float
+    #: Pod -> descriptors that it answered, at least. Those with the most, and those first.
+    pods: dict[str, int]
     #: Domains with descriptors, in the order of their names.
     domains: tuple[DomainFigures, ...]
 
@@ -73,11 +85,25 @@ def asked_lately(environment: str, now: float) -> AskedLately:
     )
     rows = recent.order_by("domain", "gateway")
     steps: dict[str, list[dict[str, Any]]] = {}
+    pods: Counter[str] = Counter()
     for domain, document in rows.values_list("domain", "document")[:_MAX_ROWS]:
-        steps.setdefault(domain, []).extend(step for at, step in document["steps"] if at >= since)
+        found = [step for at, step in document["steps"] if at >= since]
+        steps.setdefault(domain, []).extend(found)
+        for step in found:
+            # An older gateway writes none.
+            pods.update(dict(step.get("pods", ())))
     return AskedLately(
-        since=since, domains=tuple(_sum(domain, found) for domain, found in steps.items() if found)
+        since=since,
+        pods=dict(pods.most_common(MAX_SHOWN)),
+        domains=tuple(_sum(domain, found) for domain, found in steps.items() if found),
     )
+
+
+def answering_pods(environment: str, asked: AskedLately) -> list[AnsweringPod]:
+    """The pods that answered Envoy lately, the busiest first, at most ``MAX_SHOWN``; not those that left."""
+    rows = Server.objects.filter(environment=environment, name__in=asked.pods)
+    known = {row.name: row for row in rows.only("name", "service", "state", "revision", "started_at")}
+    return [AnsweringPod(server=known[pod], asked=count) for pod, count in asked.pods.items() if pod in known]
 
 
 def _sum(domain: str, steps: list[dict[str, Any]]) -> DomainFigures:

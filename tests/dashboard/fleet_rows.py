@@ -89,12 +89,23 @@ def put_figures(**document: Any) -> None:
     )
 
 
-def put_asked(domain: str, rules: dict[str, list[int]], *unmatched: list[Any], gateway: str = "g1") -> None:
-    """What Envoy asked for a minute ago: rule -> asked, refused, shadow; and keys, asked, values."""
+def put_asked(
+    domain: str,
+    rules: dict[str, list[int]],
+    *unmatched: list[Any],
+    gateway: str = "g1",
+    pods: dict[str, int] | None = None,
+) -> None:
+    """What Envoy asked for a minute ago: rule -> asked, refused, shadow; and keys, asked, values.
+
+    ``pods``: how many descriptors each answered; ``None`` for an older gateway.
+    """
     from controlplane.fleet.models import DescriptorFigures
 
     total = sum(asked for _, asked, _ in unmatched)
     step = {"rules": rules, "unmatched": list(unmatched), "unmatched_total": total}
+    if pods is not None:
+        step["pods"] = list(pods.items())
     DescriptorFigures.objects.create(
         gateway=gateway,
         environment="production",

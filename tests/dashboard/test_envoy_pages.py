@@ -1,13 +1,15 @@
 """The page Envoy: the rules of a domain are shown in words, edited as text, exported, and tried."""
 
+import time
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils.html import escape
-from fleet_rows import put_asked
+from fleet_rows import put_asked, put_new_servers, put_server
 
 from controlplane.editing import edits
+from controlplane.fleet.descriptor_figures import MAX_SHOWN, answering_pods, asked_lately
 from controlplane.policies.models import DescriptorFile
 from fuseboard.contract.descriptor_file import MAX_FILE
 from fuseboard.contract.descriptors import MAX_RULES
@@ -300,6 +302,46 @@ def test_a_domain_that_nobody_asked_for_says_so(log_in: Any) -> None:
     listed = text(client.get("/envoy"))
     assert "edge 4 0 0 0" in listed
     assert "Domains without rules" not in listed
+
+
+def test_the_pods_that_answered_envoy_are_listed_the_busiest_first(log_in: Any) -> None:
+    put()
+    put_server("edge-1", service="edge", revision=2**40)
+    put_server("edge-2", service="edge", revision=0, state="offline")
+    put_server("web-1")
+    put_asked("edge", {"tenant": [10, 0, 0]}, pods={"edge-1": 10, "forgotten-1": 3})
+    put_asked("edge", {"tenant": [15, 0, 0]}, gateway="g2", pods={"edge-2": 15})
+    put_asked("egde", {}, ["tenant", 7, []], gateway="g3", pods={"edge-1": 1_200})
+    put_asked("edge", {"tenant": [1, 0, 0]}, gateway="older")
+    listed = text(log_in("vera").get("/envoy")).partition("Pods that answer Envoy")[2]
+    assert listed.startswith(" 2 since ")
+    assert f"edge-1 edge Online 1,210 {2**40}" in listed
+    assert "edge-2 edge Offline 15 0" in listed
+    assert listed.index("edge-1") < listed.index("edge-2")
+    assert "web-1" not in listed
+    assert "forgotten-1" not in listed
+
+
+def test_without_a_pod_that_answered_the_page_says_where_to_look(log_in: Any) -> None:
+    put()
+    put_server("web-1")
+    shown = text(log_in("vera").get("/envoy")).partition("Pods that answer Envoy")[2]
+    assert shown.startswith(" none since ")
+    assert "Envoy reaches no pod" in shown
+    assert "fuseboard envoy-config" in shown
+
+
+def test_the_number_of_pods_is_bounded_and_one_query_reads_them(
+    log_in: Any, django_assert_num_queries: Any
+) -> None:
+    names = [f"edge-{number}" for number in range(MAX_SHOWN + 20)]
+    put_new_servers(names)
+    put_asked("edge", {}, pods={name: number + 1 for number, name in enumerate(names)})
+    asked = asked_lately("production", time.time())
+    with django_assert_num_queries(1):
+        found = answering_pods("production", asked)
+    assert [one.server.name for one in found] == names[: -MAX_SHOWN - 1 : -1]
+    assert "the busiest 50 since" in text(log_in("vera").get("/envoy"))
 
 
 def test_the_palette_finds_a_domain(log_in: Any) -> None:

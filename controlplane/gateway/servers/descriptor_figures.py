@@ -23,6 +23,8 @@ from fuseboard.contract.sync import SyncRequest
 MAX_LISTS, MAX_LISTS_OF_POD = 50, 25
 #: Domains that are not configured, and those of them that one pod brings in one step.
 MAX_UNKNOWN, MAX_UNKNOWN_OF_POD = 20, 5
+#: Pods of one domain in one step that are listed, those with the most descriptors.
+MAX_LISTED = 50
 #: The most that one tally can add to a row: a pod that answers 200,000 descriptors per second for 5 s.
 MAX_COUNT = 1_000_000
 #: Processes whose last number is remembered.
@@ -38,7 +40,7 @@ KnownRules = Mapping[str, Set[str]]
 class _Step:
     """Descriptors of one domain in one step."""
 
-    __slots__ = ("brought", "examples", "rules", "unmatched")
+    __slots__ = ("brought", "examples", "pods", "rules", "unmatched")
 
     def __init__(self) -> None:
         #: Rule -> asked, refused and shadow.
@@ -48,11 +50,15 @@ class _Step:
         self.examples: dict[str, tuple[str, ...]] = {}
         #: Pod -> how many lists it brought.
         self.brought: Counter[str] = Counter()
+        #: The descriptors that each pod answered.
+        self.pods = HeavyHitters(MAX_LISTED)
 
-    def add_rule(self, one: RuleTally) -> None:
+    def add_rule(self, one: RuleTally, pod: str) -> None:
         counts = self.rules.setdefault(one.rule, [0, 0, 0])
         for place, count in enumerate((one.asked, min(one.refused, one.asked), min(one.shadow, one.asked))):
             counts[place] += min(count, MAX_COUNT)
+        if one.asked:
+            self.pods.add(pod, min(one.asked, MAX_COUNT))
 
     def add_unmatched(self, one: UnmatchedTally, pod: str) -> bool:
         """Returns whether there was room for it."""
@@ -63,6 +69,7 @@ class _Step:
                 return False
             self.brought[pod] += 1
         self.unmatched.add(one.keys, min(one.asked, MAX_COUNT))
+        self.pods.add(pod, min(one.asked, MAX_COUNT))
         seen = dict.fromkeys((*self.examples.get(one.keys, ()), *one.examples))
         self.examples[one.keys] = tuple(islice(seen, MAX_EXAMPLES))
         if len(self.examples) > 2 * MAX_LISTS:
@@ -75,6 +82,7 @@ class _Step:
             "rules": self.rules,
             "unmatched": [[keys, int(count), self.examples.get(keys, ())] for keys, count in lists],
             "unmatched_total": int(self.unmatched.total),
+            "pods": [[pod, int(count)] for pod, count in self.pods.top(MAX_LISTED)[0]],
         }
 
 
@@ -110,7 +118,7 @@ class DescriptorFigures:
         self.left_out += tally.left_out
         for one in tally.rules:
             if one.rule in known.get(one.domain, ()):
-                self._step_of(one.domain).add_rule(one)
+                self._step_of(one.domain).add_rule(one, beat.server)
             else:
                 self.left_out += one.asked
         for keys in tally.unmatched:

@@ -228,6 +228,19 @@ def test_a_row_is_written_again_if_postgres_refused_it() -> None:
     assert kept.due(30.0) == []
 
 
+def test_a_step_names_the_pods_that_answered_most_and_no_more_than_a_bound() -> None:
+    kept = DescriptorFigures()
+    most = descriptor_figures.MAX_LISTED
+    for number in range(3 * most):
+        rule = RuleTally("edge", "ip", 1_000 if number < 2 else 1)
+        unmatched = UnmatchedTally("edge", "x", 5) if number == 1 else UnmatchedTally("edge", "x", 0)
+        kept.record(beat(f"pod-{number}", descriptors=tally(1, rule, unmatched)), KNOWN, NOON)
+    pods = document(kept)["steps"][0][1]["pods"]
+    assert len(pods) <= most
+    assert [pod for pod, _ in pods[:2]] == ["pod-1", "pod-0"]
+    assert 1_000 < pods[0][1] <= 1_005
+
+
 @pytest.mark.parametrize("kind", ["tenant", "user", "ip", "api_key"])
 @pytest.mark.usefixtures("token", "thread_connections")
 async def test_no_example_names_a_caller_that_was_erased(database: Any, kind: str) -> None:
