@@ -10,6 +10,7 @@ from enum import StrEnum
 from django.utils import timezone
 
 from controlplane.errors import InvalidEdit
+from fuseboard.contract.descriptors import DOMAIN_RULE, is_domain
 from fuseboard.contract.words import UNREADABLE, is_slug, is_subject
 
 #: A reason must not make an audit read differently than it is. With ``True``, a text of several lines.
@@ -100,6 +101,10 @@ class Problems:
                 "Use 1 to 64 letters, digits, dots, dashes or underscores,"
                 " beginning and ending with a letter or digit.",
             )
+
+    def domain(self, field: str, value: object) -> None:
+        if not isinstance(value, str) or not is_domain(value):
+            self.add(field, DOMAIN_RULE)
 
     def subject(self, field: str, value: object) -> None:
         if not isinstance(value, str) or not is_subject(value):

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.fleet.models import DescriptorFigures, Server
-from fuseboard.contract.descriptor_tallies import MAX_EXAMPLES
+from fuseboard.contract.descriptor_tallies import MAX_DOMAIN, MAX_EXAMPLES, shortened
 
 #: Gateways count in steps of three minutes. With the step that runs, these are 15 to 18 minutes.
 STEP_S = 180
@@ -74,7 +74,8 @@ class AskedLately:
     def of(self, domain: str) -> DomainFigures:
         """The figures of one domain. All are 0 if no descriptor had it."""
         nothing = DomainFigures(domain=domain, rules={}, unmatched=(), unmatched_total=0)
-        return next((one for one in self.domains if one.domain == domain), nothing)
+        counted = shortened(domain, MAX_DOMAIN)
+        return next((one for one in self.domains if one.domain == counted), nothing)
 
 
 def asked_lately(environment: str, now: float) -> AskedLately:

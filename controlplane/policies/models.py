@@ -11,6 +11,7 @@ from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaCo
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
 from controlplane.spending.models import Account, Budget, Model
+from fuseboard.contract.descriptors import DOMAIN_RULE, MAX_DOMAIN_NAME, is_domain
 from fuseboard.contract.limit_fields import CALLERS
 from fuseboard.contract.policy import MAX_LATENCY_RISE, MAX_STORE_WAIT_MS, MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
@@ -22,6 +23,11 @@ def check_slug(name: str) -> None:
             "Use 1 to 64 letters, digits, dots, dashes or underscores,"
             " beginning and ending with a letter or digit."
         )
+
+
+def check_domain(name: str) -> None:
+    if not is_domain(name):
+        raise ValidationError(DOMAIN_RULE)
 
 
 def check_subject(key: str) -> None:
@@ -392,7 +398,7 @@ class DescriptorFile(models.Model):
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="descriptor_files")
     #: The domain that the file names.
-    name = models.CharField(max_length=64, validators=[check_slug])
+    name = models.CharField(max_length=MAX_DOMAIN_NAME, validators=[check_domain])
     #: The text as a person wrote it, with its comments. The rules are read from it.
     file = models.TextField()
     #: Increases with every edit.

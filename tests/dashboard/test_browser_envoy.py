@@ -22,7 +22,7 @@ def test_a_file_is_loaded_previewed_saved_and_undone(page: Any, sign_in: Any, pr
     page.click("tbody >> text=edge")
     page.click("main a.btn[href$='/edit']")
     # With its scripts: a file that is chosen earlier waits for the button.
-    page.wait_for_url("**/envoy/of/edge/edit")
+    page.wait_for_url("**/envoy/edit/edge")
     # Choosing a file loads it. Nothing is saved.
     loaded = {"name": "limits.yaml", "mimeType": "application/yaml", "buffer": (FILE + LIMIT).encode()}
     page.set_input_files("#f-upload", loaded)

@@ -41,7 +41,7 @@ PAGES = {
     "envoy": "/envoy",
     "envoy_domain": "/envoy/of/edge",
     "new_envoy_domain": "/envoy/new",
-    "edit_envoy_domain": "/envoy/of/edge/edit",
+    "edit_envoy_domain": "/envoy/edit/edge",
     "tiers": "/tiers",
     "edit_freeze": "/edit-freeze",
     "error_budgets": "/error-budgets",

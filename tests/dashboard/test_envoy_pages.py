@@ -12,6 +12,7 @@ from controlplane.editing import edits
 from controlplane.fleet.descriptor_figures import MAX_SHOWN, answering_pods, asked_lately
 from controlplane.policies.models import DescriptorFile
 from fuseboard.contract.descriptor_file import MAX_FILE
+from fuseboard.contract.descriptor_tallies import MAX_DOMAIN, shortened
 from fuseboard.contract.descriptors import MAX_RULES
 from tests.dashboard.editor_steps import page
 from tests.dashboard.shown import text_of
@@ -20,7 +21,7 @@ from tests.people import ADA, BOB
 pytestmark = pytest.mark.django_db(transaction=True)
 
 WHY = {"reason": "CHG-4822 rules of the edge"}
-WHERE = "/envoy/of/edge"
+WHERE, EDIT, EXPORT = "/envoy/of/edge", "/envoy/edit/edge", "/envoy/file/edge"
 POOL = "  - {key: pool, value: payments, dependency: payments-api}\n"
 FILE = f"""\
 # Rules of the edge.
@@ -51,9 +52,7 @@ def row() -> DescriptorFile:
 
 
 def save(client: Any, file: str, status: int = 302, **more: str) -> Any:
-    answer = client.post(
-        f"{WHERE}/edit", {"act": "save", "file": file, "version": str(row().version), **WHY, **more}
-    )
+    answer = client.post(EDIT, {"act": "save", "file": file, "version": str(row().version), **WHY, **more})
     assert answer.status_code == status
     return answer
 
@@ -73,10 +72,10 @@ def test_a_domain_is_added_changed_exported_and_removed(log_in: Any) -> None:
     listed = text(client.get("/envoy"))
     assert "edge 4" in listed
 
-    export = client.get(f"{WHERE}/file")
+    export = client.get(EXPORT)
     assert export.content.decode() == FILE
     assert export["Content-Disposition"] == "attachment; filename*=UTF-8''edge.yaml"
-    assert text(client.get(f"{WHERE}/edit")).count("No rule changes") == 1
+    assert text(client.get(EDIT)).count("No rule changes") == 1
 
     save(client, FILE.replace("10}", "20}"))
     assert row().version == 2
@@ -107,6 +106,44 @@ def test_the_same_text_is_no_edit(log_in: Any) -> None:
     assert row().version == 1
 
 
+def test_a_domain_of_envoy_gateway_has_slashes_in_its_addresses(log_in: Any) -> None:
+    name = "default/gateway-1/edit"
+    file = FILE.replace("domain: edge", f"domain: {name}")
+    client = log_in("ada")
+    answer = client.post("/envoy/new", {"act": "save", "file": file, **WHY})
+    assert answer["Location"].startswith(f"/envoy/of/{name}?saved=")
+    put_asked(name, {"path=/slow": [10, 0, 4]})
+    assert f"Envoy / {name}" in text(client.get(f"/envoy/of/{name}"))
+    assert f"{name} 4 10 0 0" in text(client.get("/envoy"))
+    assert f'href="/envoy/edit/{name}"' in page(client.get(f"/envoy/of/{name}"))
+    assert client.get(f"/envoy/file/{name}")["Content-Disposition"].endswith("default-gateway-1-edit.yaml")
+    changed = {"act": "save", "file": file.replace("10}", "20}"), "version": "1", **WHY}
+    assert client.post(f"/envoy/edit/{name}", changed).status_code == 302
+    assert f"/envoy/of/{name}" in page(client.get("/audit")).replace("<wbr>", "")
+    assert client.post(f"/envoy/of/{name}", {"act": "remove", "version": "2", **WHY}).status_code == 302
+    assert not DescriptorFile.objects.exists()
+
+
+def test_a_long_domain_has_its_figures(log_in: Any) -> None:
+    name = f"{'n' * 60}/{'g' * 60}/http"
+    put(FILE.replace("domain: edge", f"domain: {name}"), name)
+    put_asked(shortened(name, MAX_DOMAIN), {"path=/slow": [10, 0, 4]})
+    client = log_in("vera")
+    assert "10 per hour, in calendar hours of UTC 10 0 4" in text(client.get(f"/envoy/of/{name}"))
+    assert "Domains without rules" not in text(client.get("/envoy"))
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_the_form_saves_lines_that_end_with_lf_and_only_if_they_change(log_in: Any, ends: str) -> None:
+    put(FILE.replace("\n", ends))
+    client = log_in("ada")
+    assert save(client, FILE.replace("\n", "\r\n"))["Location"] == WHERE
+    assert row().file == FILE.replace("\n", ends)
+    save(client, FILE.replace("10}", "20}").replace("\n", "\r\n"))
+    assert row().file == FILE.replace("10}", "20}")
+    assert page(client.get(EXPORT)) == FILE.replace("10}", "20}")
+
+
 def test_the_preview_lists_what_changes_and_writes_nothing(log_in: Any) -> None:
     put()
     client = log_in("ada")
@@ -122,7 +159,7 @@ def test_the_preview_lists_what_changes_and_writes_nothing(log_in: Any) -> None:
     moved = FILE.replace("# Rules of the edge.", "# Rules of the edge, again.")
     assert "No rule changes" in text(client.post("/envoy/preview", {"domain": "edge", "file": moved}))
     # The button does the same without JavaScript.
-    answer = client.post(f"{WHERE}/edit", {"act": "preview", "file": changed, "version": "1", "reason": ""})
+    answer = client.post(EDIT, {"act": "preview", "file": changed, "version": "1", "reason": ""})
     assert "Rules: 1 added" in text(answer)
     assert row().file == FILE
 
@@ -171,7 +208,7 @@ def test_a_new_domain_needs_a_name_that_is_free(log_in: Any) -> None:
     assert "There are rules for the domain edge already" in text(client.post("/envoy/new", again), 422)
     wrong = {"act": "save", "file": "domain: 'two words'\n", "reason": ""}
     shown = text(client.post("/envoy/new", wrong), 422)
-    assert "The domain 'two words' cannot be a name here" in shown
+    assert "'two words' cannot be the name of a domain" in shown
     assert "at least 8 characters" in shown
     assert list(DescriptorFile.objects.values_list("name", flat=True)) == ["edge"]
 
@@ -182,7 +219,7 @@ def test_a_file_is_loaded_into_the_form_and_saved_only_after_a_look(log_in: Any)
 
     def load(content: bytes) -> Any:
         file = SimpleUploadedFile("limits.yaml", content)
-        return client.post(f"{WHERE}/edit", {"act": "load", "version": "1", "upload": file})
+        return client.post(EDIT, {"act": "load", "version": "1", "upload": file})
 
     loaded = page(load(b"\xef\xbb\xbf" + FILE.replace("10}", "11}").replace("\n", "\r\n").encode()))
     assert escape(FILE.replace("10}", "11}")) in loaded
@@ -194,7 +231,7 @@ def test_a_file_is_loaded_into_the_form_and_saved_only_after_a_look(log_in: Any)
     assert escape(FILE) in wrong
     assert "The file is empty." not in wrong
     assert "larger than 256 KiB" in text(load(b"#" * 300_000), 422)
-    assert "Choose a file." in text(client.post(f"{WHERE}/edit", {"act": "load", "version": "1"}), 422)
+    assert "Choose a file." in text(client.post(EDIT, {"act": "load", "version": "1"}), 422)
     assert row().file == FILE
 
 
@@ -205,13 +242,13 @@ def test_the_edit_of_another_person_is_shown_before_it_is_replaced(log_in: Any) 
     theirs = FILE.replace("10}", "30}")
     edits.set_descriptors(domain="edge", file=theirs, expected_version=1, **common)
     mine = {"act": "save", "file": FILE.replace("10}", "20}"), "version": "1", **WHY}
-    found = page(client.post(f"{WHERE}/edit", mine), 409)
+    found = page(client.post(EDIT, mine), 409)
     assert "bob changed these rules while you were editing" in text_of(found)
     assert "<del>    rate_limit: {unit: hour, requests_per_unit: 30}</del>" in found
     assert row().file == theirs
     # The form has the version of the other person: saving again replaces their text knowingly.
     assert 'name="version" value="2"' in found
-    assert client.post(f"{WHERE}/edit", mine | {"version": "2"}).status_code == 302
+    assert client.post(EDIT, mine | {"version": "2"}).status_code == 302
     assert row().version == 3
 
 
@@ -221,14 +258,14 @@ def test_viewers_see_rules_and_try_descriptors_and_change_nothing(log_in: Any) -
     assert "Only admins can change rules" in text(client.get("/envoy"))
     shown = page(client.get(WHERE))
     assert "Remove domain" not in shown
-    assert f'href="{WHERE}/edit"' not in shown
-    assert client.get(f"{WHERE}/file").status_code == 200
+    assert f'href="{EDIT}"' not in shown
+    assert client.get(EXPORT).status_code == 200
     assert "tenant acme-retail" in text(
         client.post(WHERE, {"act": "try", "descriptors": "tenant=acme-retail"})
     )
-    for address in (f"{WHERE}/edit", "/envoy/new"):
+    for address in (EDIT, "/envoy/new"):
         assert client.get(address).status_code == 403
-    for address in (WHERE, f"{WHERE}/edit", "/envoy/new", "/envoy/preview"):
+    for address in (WHERE, EDIT, "/envoy/new", "/envoy/preview"):
         assert client.post(address, {"act": "remove", "file": FILE, "version": "1", **WHY}).status_code == 403
     assert row().file == FILE
 
@@ -268,8 +305,8 @@ def test_an_unknown_domain_has_no_page(log_in: Any) -> None:
     client = log_in("ada")
     for answer in (
         client.get(WHERE),
-        client.get(f"{WHERE}/edit"),
-        client.get(f"{WHERE}/file"),
+        client.get(EDIT),
+        client.get(EXPORT),
         client.post(WHERE, {"act": "try", "descriptors": "a=b"}),
         client.post(WHERE, {"act": "remove"}),
     ):

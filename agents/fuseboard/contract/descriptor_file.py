@@ -16,6 +16,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from fuseboard.contract.descriptor_words import BUCKETS
 from fuseboard.contract.descriptors import (
+    DOMAIN_RULE,
     MAX_LEVELS,
     MAX_TEXT,
     WILDCARD,
@@ -24,6 +25,7 @@ from fuseboard.contract.descriptors import (
     DescriptorRule,
     Means,
     Place,
+    is_domain,
     problems_of,
     rule_text,
 )
@@ -152,12 +154,8 @@ class _Reader:
         words = self._words(root, _ROOT)
         self.lines[()] = _line(root)
         name = self._text(words.get("domain"))
-        if name and not is_slug(name):
-            self.note(
-                _line(words["domain"]),
-                "The control plane cannot store this domain: its name needs 1 to 64 letters, digits, dots, "
-                "dashes or underscores, beginning and ending with a letter or digit.",
-            )
+        if name and not is_domain(name):
+            self.problem(_line(words["domain"]), f"{name!r} cannot be the name of a domain. {DOMAIN_RULE}")
         if self.problems:
             self.misread.add(())
         return DescriptorDomain(domain=name, rules=tuple(self._rules((), words.get("descriptors"))))

@@ -34,6 +34,17 @@ MAX_LEVELS = 8
 MAX_TEXT = 500
 
 _unreadable = re.compile(f"[{UNREADABLE}]")
+_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+#: The name of a domain. Envoy Gateway has ``namespace/gateway/listener``. No part is ``.`` or ``..``, so the
+#: name can be the end of the path of a URL.
+DOMAIN_PATTERN = rf"^{_PART}(?:/{_PART})*$"
+#: Characters of the name of a domain.
+MAX_DOMAIN_NAME = 200
+DOMAIN_RULE = (
+    f"Use 1 to {MAX_DOMAIN_NAME} letters, digits, dots, dashes or underscores, with slashes between them."
+    " Begin and end with a letter or digit, also beside a slash."
+)
+_domain = re.compile(DOMAIN_PATTERN)
 _ADVICE = "With `means: tenant`, one rule serves every tenant."
 
 #: Any characters, in the value of a rule.
@@ -233,6 +244,11 @@ def _is_named(match: Match, names: set[str]) -> bool:
 
 def _replace(match: Match) -> Match:
     return Match(verdict=Verdict.REPLACED, path=match.path)
+
+
+def is_domain(text: str) -> bool:
+    """Whether ``text`` may name a domain."""
+    return len(text) <= MAX_DOMAIN_NAME and _domain.fullmatch(text) is not None
 
 
 def counted_key(domain: str, match: Match) -> str:

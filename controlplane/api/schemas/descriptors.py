@@ -7,6 +7,9 @@ from pydantic import Field
 
 from controlplane.api.schemas.edits_in import NewOrVersion, ReasonIn
 from fuseboard.contract.descriptor_file import MAX_FILE
+from fuseboard.contract.descriptors import DOMAIN_PATTERN, MAX_DOMAIN_NAME
+
+Domain = Annotated[str, Field(pattern=DOMAIN_PATTERN, max_length=MAX_DOMAIN_NAME)]
 
 
 class DescriptorsIn(ReasonIn):

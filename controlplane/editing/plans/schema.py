@@ -28,7 +28,7 @@ from controlplane.validation import Problems
 from fuseboard.contract.descriptor_file import MAX_FILE
 from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
-from fuseboard.contract.words import is_slug, is_subject
+from fuseboard.contract.words import is_slug
 
 #: Section -> kind of its entities.
 SECTIONS = {
@@ -170,10 +170,10 @@ class Reading:
         self.fields: Fields = {}
 
     def entity(self, kind: str, name: str, value: Any) -> Fields:
-        if not (is_subject(name) if kind == "tenant" else is_slug(name)):
-            problems = Problems()
-            (problems.subject if kind == "tenant" else problems.slug)("name", name)
-            self._say(problems, ())
+        problems = Problems()
+        check = {"tenant": problems.subject, "descriptors": problems.domain}.get(kind, problems.slug)
+        check("name", name)
+        self._say(problems, ())
         if not isinstance(value, Mapping):
             self.error((), "Enter its fields, such as tier: pro.")
             return self.fields

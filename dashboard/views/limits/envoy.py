@@ -26,6 +26,7 @@ from dashboard.forms import TextField, lines_of
 from dashboard.live.breakers import Breaker
 from dashboard.views.page import find_named, not_found, recent_live, show
 from dashboard.words.descriptor_lines import rule_lines
+from fuseboard.contract.descriptor_tallies import MAX_DOMAIN, shortened
 from fuseboard.contract.descriptor_words import decision_text, path_text
 from fuseboard.contract.descriptors import DescriptorRules, Entry, Match
 
@@ -84,7 +85,7 @@ def envoy(request: HttpRequest) -> HttpResponse:
     environment = environment_in(request)
     rows = list(DescriptorFile.objects.filter(environment=environment).order_by("name"))
     last, asked = _last_changes(environment), asked_lately(environment, time.time())
-    names = {row.name for row in rows}
+    names = {shortened(row.name, MAX_DOMAIN) for row in rows}
     return show(
         request,
         "envoy",
@@ -140,7 +141,8 @@ def envoy_file(request: HttpRequest, name: str) -> HttpResponse:
     if row is None:
         return not_found(request, *_MISSING)
     answer = HttpResponse(row.file, content_type="application/yaml; charset=utf-8")
-    answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{row.name}.yaml')}"
+    saved_as = quote(f"{row.name.replace('/', '-')}.yaml")
+    answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{saved_as}"
     answer["Cache-Control"] = "no-store"
     return answer
 

@@ -15,14 +15,12 @@ from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.descriptors import read_text, wrong_text
 from controlplane.policies.models import Dependency, DescriptorFile
-from controlplane.validation import SLUG_RULE
 from dashboard.edit_form import EditForm, run_edit, unchanged
 from dashboard.forms import SentNumberField, TextField
 from dashboard.views.page import context_of, find_named, names_of, not_found
 from dashboard.views.runbooks.text_difference import difference_of
 from dashboard.words.descriptor_lines import difference_of_rules
 from fuseboard.contract.descriptor_file import MAX_FILE, MAX_PROBLEMS
-from fuseboard.contract.words import is_slug
 
 _FIRST_FILE = """\
 domain: {name}
@@ -63,7 +61,7 @@ class FileForm(EditForm):
         domain = domain or _domain_of(text)
         common = self.common | {"domain": domain, "expected_version": version}
         self.then = reverse("envoy_domain", args=[domain])
-        if row is not None and unchanged(self, {"file": row.file}, {"file": text}):
+        if row is not None and unchanged(self, {"file": plain_text(row.file)}, {"file": text}):
             return ""
         return edits.set_descriptors(file=text, **common)
 
@@ -181,8 +179,6 @@ def _preview(request: HttpRequest, domain: str, text: str) -> dict[str, Any]:
     name = domain or (read.domain.domain if read.domain is not None else "")
     problems = list(wrong_text(name, text, set(names_of(Dependency, environment))))
     row = _find(request, name)
-    if name and not is_slug(name):
-        problems.append(f"The domain {name!r} cannot be a name here: {SLUG_RULE}.")
     if row is not None and not domain:
         problems.append(f"There are rules for the domain {name} already: edit those.")
     found = None

@@ -96,6 +96,17 @@ def test_files_are_imported_together_or_not_at_all(ctl: Any) -> None:
     assert head() == before
 
 
+def test_a_domain_with_slashes_is_imported_exported_and_removed(ctl: Any) -> None:
+    name = "default/gateway-1/http"
+    text = FILE.replace("domain: edge", f"domain: {name}")
+    Path("gateway.yaml").write_bytes(text.replace("\n", "\r\n").encode())
+    assert ctl("envoy", "import", "gateway.yaml", "--apply", "--yes", *WHY)[0] == Exit.OK
+    assert DescriptorFile.objects.get().name == name
+    assert ctl("envoy", "export", name)[1] == text
+    assert ctl("envoy", "remove", name, *WHY)[0] == Exit.OK
+    assert not DescriptorFile.objects.exists()
+
+
 def test_domains_that_no_file_has_are_deleted_with_prune(ctl: Any) -> None:
     letters = "domain: mesh # caf\u00e9 \u2013 \U0001f680\u2028# \u00a0\x85# end\n"
     Path("mesh.yaml").write_text(letters)

@@ -211,9 +211,11 @@ def test_a_plan_names_the_domain_and_the_line_in_its_file(edit: dict[str, Any]) 
         read_plan("descriptors: {edge: {file: 5}}")
 
 
-def test_a_copy_a_revert_and_a_rollback_take_the_rules_along(edit: dict[str, Any]) -> None:
+@pytest.mark.parametrize("domain", ["edge", "default/gateway-1/http"])
+def test_a_copy_a_revert_and_a_rollback_take_the_rules_along(edit: dict[str, Any], domain: str) -> None:
     ada = edit["actor"]
-    number = put(edit, "edge", EDGE)
+    file = EDGE.replace("domain: edge", f"domain: {domain}")
+    number = put(edit, domain, file)
     edits.create_environment(environment="staging", actor=ada, **WHY)
     apply_plan(
         environment="staging",
@@ -224,10 +226,10 @@ def test_a_copy_a_revert_and_a_rollback_take_the_rules_along(edit: dict[str, Any
     )
     copy_configuration(source="production", environment="staging", actor=ada, **WHY)
     assert published_policy("staging").descriptors == published_policy().descriptors != ()
-    changed = put(edit, "edge", MESH.replace("mesh", "edge"))
+    changed = put(edit, domain, MESH.replace("mesh", domain))
     common: dict[str, Any] = {"environment": "production", "actor": ada, "expected_revision": None, **WHY}
     edits.revert(number=changed, **common)
-    assert read_state("production")["descriptors", "edge"] == {"file": EDGE}
+    assert read_state("production")["descriptors", domain] == {"file": file}
     edits.rollback(to_revision=number - 1, **common)
     assert published_policy().descriptors == ()
 
@@ -257,18 +259,21 @@ def test_a_scheduled_edit_has_the_text_and_is_checked_at_once(edit: dict[str, An
         edits.check_scheduled(EntityEdit("production", "descriptors", "mesh", **given))
 
 
-def test_the_api_reads_sets_and_deletes_rules(production: str) -> None:
+@pytest.mark.parametrize("domain", ["edge", "default/gateway-1/http"])
+def test_the_api_reads_sets_and_deletes_rules(production: str, domain: str) -> None:
     viewer, operator, admin = map(token_of, ("viewer", "operator", "admin"))
-    body = {"file": EDGE, "expected_version": 0, **WHY}
-    assert send(operator, "PUT", f"{API}/descriptors/edge", body).status_code == 403
-    assert send(admin, "PUT", f"{API}/descriptors/edge", body).status_code == 200
+    where = f"{API}/descriptors/{domain}"
+    file = EDGE.replace("domain: edge", f"domain: {domain}")
+    body = {"file": file, "expected_version": 0, **WHY}
+    assert send(operator, "PUT", where, body).status_code == 403
+    assert send(admin, "PUT", where, body).status_code == 200
     listed = send(viewer, "GET", f"{API}/descriptors").json()
-    assert listed == [{"domain": "edge", "rules": 2, "version": 1}]
-    answer = send(viewer, "GET", f"{API}/descriptors/edge")
-    assert (answer.json()["file"], answer.headers["ETag"]) == (EDGE, '"1"')
-    wrong = send(admin, "PUT", f"{API}/descriptors/edge", {"file": "5", "expected_version": 1, **WHY})
+    assert listed == [{"domain": domain, "rules": 2, "version": 1}]
+    answer = send(viewer, "GET", where)
+    assert (answer.json()["file"], answer.headers["ETag"]) == (file, '"1"')
+    wrong = send(admin, "PUT", where, {"file": "5", "expected_version": 1, **WHY})
     assert "must be a mapping" in str(problem(wrong, 422))
     query = f"?expected_version=1&reason={WHY['reason'].replace(' ', '%20')}"
-    assert send(admin, "DELETE", f"{API}/descriptors/edge{query}").status_code == 200
-    assert send(viewer, "GET", f"{API}/descriptors/edge").status_code == 404
+    assert send(admin, "DELETE", f"{where}{query}").status_code == 200
+    assert send(viewer, "GET", where).status_code == 404
     assert environment_of("production").descriptor_files.count() == 0

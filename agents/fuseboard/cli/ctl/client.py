@@ -165,9 +165,9 @@ def part(name: str) -> str:
     return quote(name, safe="")
 
 
-def tenant_part(key: str) -> str:
-    """Slashes in a tenant's key stay: the API accepts them."""
-    return quote(key, safe="/")
+def parts(name: str) -> str:
+    """The end of a path. Slashes stay: keys of tenants and names of domains may have them."""
+    return quote(name, safe="/")
 
 
 def pages(client: Client, path: str, kind: type[Any], cursor: str, **query: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fuseboard.cli.ctl.client import Client, part
+from fuseboard.cli.ctl.client import Client, parts
 from fuseboard.cli.ctl.commands import Commands, command, group
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
@@ -76,7 +76,7 @@ def import_files(client: Client, given: argparse.Namespace) -> None:
 
 
 def export_file(client: Client, given: argparse.Namespace) -> None:
-    found = client.get(f"descriptors/{part(given.domain)}", Descriptors)
+    found = client.get(f"descriptors/{parts(given.domain)}", Descriptors)
     if given.json:
         say_json(found)
     else:
@@ -84,7 +84,7 @@ def export_file(client: Client, given: argparse.Namespace) -> None:
 
 
 def remove(client: Client, given: argparse.Namespace) -> None:
-    path = f"descriptors/{part(given.domain)}"
+    path = f"descriptors/{parts(given.domain)}"
     version = client.get(path, Descriptors).version
     made = client.write("DELETE", path, NewRevision, version=version, reason=given.reason)
     say_revision(given, made, f"The rules of domain {given.domain} are removed")

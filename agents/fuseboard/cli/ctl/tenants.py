@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
+from fuseboard.cli.ctl.client import Client, pages, part, parts
 from fuseboard.cli.ctl.documents import NewRevision, Page, Quota, Tenant, Tier
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values, option
@@ -35,7 +35,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
 
 
 def show(client: Client, given: argparse.Namespace) -> None:
-    tenant = client.get(f"tenants/{tenant_part(given.tenant)}", Tenant)
+    tenant = client.get(f"tenants/{parts(given.tenant)}", Tenant)
     if given.json:
         say_json(tenant)
         return
@@ -83,7 +83,7 @@ def _tier_target(client: Client, given: argparse.Namespace) -> _Target:
 
 
 def _tenant_target(client: Client, given: argparse.Namespace) -> _Target:
-    path = f"tenants/{tenant_part(given.tenant)}"
+    path = f"tenants/{parts(given.tenant)}"
     tenant = client.get(path, Tenant)
     if own := _named(given.quota, tenant.quotas):
         return _Target(path, given.tenant, tenant.version, own)
@@ -155,7 +155,7 @@ def _own(tenant: Tenant) -> str:
 
 def effective(client: Client, given: argparse.Namespace) -> None:
     """The values that apply, and where each comes from."""
-    answer = client.raw("GET", f"tenants/{tenant_part(given.tenant)}/effective")
+    answer = client.raw("GET", f"tenants/{parts(given.tenant)}/effective")
     if given.json:
         say(answer.decode())
         return
