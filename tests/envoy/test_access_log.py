@@ -42,6 +42,7 @@ GOOD = {
     "attempts": "1",
     "retry_after": "-",
     "grpc_status": "-",
+    "pushback_ms": "- -",
 }
 
 
@@ -117,8 +118,12 @@ JUDGED = {
     "closed": ({"code": "503", "flags": "UC"}, (FAILURE, "connection_lost", None, 0)),
     "late": ({"code": "504", "flags": "UT", "duration_ms": "303"}, (FAILURE, "timeout", None, 0)),
     "late, in its answer": ({"code": "200", "flags": "UT"}, (NEUTRAL, None, None, 0)),
+    "closed, in its answer": ({"code": "200", "flags": "UC"}, (NEUTRAL, None, None, 0)),
+    "reset, in its answer": ({"code": "200", "flags": "UR"}, (NEUTRAL, None, None, 0)),
+    "reset by Envoy, in its answer": ({"code": "200", "flags": "LR"}, (NEUTRAL, None, None, 0)),
+    "an error, closed within": ({"code": "500", "flags": "UC"}, (FAILURE, "connection_lost", None, 0)),
     "no HTTP": ({"code": "502", "flags": "UPE"}, (FAILURE, "protocol_error", None, 0)),
-    "broken off": ({"code": "200", "flags": "UPE"}, (FAILURE, "protocol_error", None, 0)),
+    "broken off": ({"code": "200", "flags": "UPE"}, (NEUTRAL, None, None, 0)),
     "not reached": ({"code": "503", "flags": "UF"}, (FAILURE, "connection_failed", None, 0)),
     "no host": ({"code": "503", "flags": "UH"}, (FAILURE, "no_healthy_upstream", None, 0)),
     "Envoy is full": ({"code": "503", "flags": "UO"}, ("given back", None, None, 0)),
@@ -143,7 +148,22 @@ JUDGED = {
     "gRPC, a limit of the upstream": ({"grpc_status": "8"}, (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000)),
     "gRPC, no credentials": ({"grpc_status": "16"}, (NEUTRAL, "UNAUTHENTICATED", None, 0)),
     "gRPC, an unknown status": ({"grpc_status": "77"}, (FAILURE, "UNKNOWN", None, 0)),
-    "gRPC, closed": ({"flags": "UC", "grpc_status": "14"}, (FAILURE, "connection_lost", None, 0)),
+    "gRPC, closed": (
+        {"flags": "UC", "grpc_status": "14", "duration_ms": "-"},
+        (FAILURE, "connection_lost", None, 0),
+    ),
+    "gRPC, a wait": (
+        {"grpc_status": "8", "pushback_ms": "- 2500"},
+        (NEUTRAL, "RESOURCE_EXHAUSTED", None, 2_500),
+    ),
+    "gRPC, a long wait": (
+        {"grpc_status": "8", "pushback_ms": "120000 -"},
+        (NEUTRAL, "RESOURCE_EXHAUSTED", None, 60_000),
+    ),
+    "gRPC, an odd wait": (
+        {"grpc_status": "8", "pushback_ms": b"\xff -"},
+        (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000),
+    ),
     "a fault that Envoy injects": ({"code": "503", "flags": "FI"}, (NEUTRAL, None, None, 0)),
     "nothing but a permit": (dict.fromkeys(GOOD, ""), (NEUTRAL, None, None, 0)),
     "no more attempts": ({"code": "0", "flags": "URX"}, (FAILURE, "retries_exhausted", None, 0)),

@@ -17,7 +17,7 @@ FREE = ("--full", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
     [
         (),
         ("--unix", "/run/a socket: #1", "--tokens-header", "x-tokens", "--failure-mode-deny"),
-        ("--breaker-domain", "off", "--domain", "a: 'domain' \"ü\"", "--tenant-header", "x-customer"),
+        ("--breaker-domain", "off", "--domain", "default/gateway-1/http", "--tenant-header", "x-customer"),
         ("--grpc", "unix:/run/fuseboard/grpc.sock", "--timeout-ms", "1"),
         ("--grpc", "[::1]:7482", "--upstream", "orders.shop.svc:8000"),
         ("--grpc", "fuseboard.limits.svc:7482", "--breaker-domain", "vendors"),
@@ -65,7 +65,7 @@ def test_the_parts_are_those_of_the_whole_configuration(options: tuple[str, ...]
     [
         (("--timeout-ms", "0"), "--timeout-ms must be 1 to 1,000"),
         (("--timeout-ms", "1001"), "--timeout-ms must be 1 to 1,000"),
-        (("--domain", ""), "--domain must have 1 to 500 printable characters"),
+        (("--domain", "two words"), "--domain is not the name of a domain. Use 1 to 200 letters"),
         (("--unix", "a\nb"), "--unix must have 1 to 500 printable characters"),
         (("--tenant-header", "x tenant"), "--tenant-header must be the name of a header"),
         (("--tokens-header", "a)%"), "--tokens-header must be the name of a header"),

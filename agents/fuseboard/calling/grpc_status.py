@@ -44,7 +44,7 @@ _OWN_FAULTS = (
 )
 _TOO_LARGE = "larger than max"
 #: Text with milliseconds. A negative number, or no number, asks not to try again.
-_PUSHBACK = "grpc-retry-pushback-ms"
+PUSHBACK = "grpc-retry-pushback-ms"
 #: A ``google.rpc.Status`` with details, of which ``RetryInfo`` is one.
 _DETAILS = "grpc-status-details-bin"
 
@@ -105,7 +105,7 @@ def headers_of(metadata: Metadata) -> dict[str, str]:
         if key == _DETAILS and isinstance(value, bytes):
             if wait_ms := _retry_info_ms(value):
                 headers.setdefault("retry-after-ms", str(wait_ms))
-        elif key == _PUSHBACK:
+        elif key == PUSHBACK:
             wait_ms = -1
             with suppress(ValueError):
                 wait_ms = int(value)

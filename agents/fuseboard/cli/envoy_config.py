@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from fuseboard.cli.listener_options import OFF, UNIX, add_files, tls_values
+from fuseboard.contract.descriptors import DOMAIN_RULE, is_domain
 from fuseboard.envoy.filters import Address, Addresses, Filters, Tls, bootstrap, snippets
 from fuseboard.errors import Misconfigured
 
@@ -108,7 +109,10 @@ def run(given: argparse.Namespace) -> int:
     """0. Raises ``Misconfigured``."""
     if not 1 <= given.timeout_ms <= _MAX_TIMEOUT_MS:
         raise Misconfigured(f"--timeout-ms must be 1 to {_MAX_TIMEOUT_MS:,}")
-    for option in ("unix", "domain", "breaker_domain", "tls_cert", "tls_key", "server_ca", "server_name"):
+    for option in ("domain", "breaker_domain"):
+        if not is_domain(getattr(given, option)):
+            raise Misconfigured(f"--{option.replace('_', '-')} is not the name of a domain. {DOMAIN_RULE}")
+    for option in ("unix", "tls_cert", "tls_key", "server_ca", "server_name"):
         _check_text(f"--{option.replace('_', '-')}", getattr(given, option))
     for option in ("tenant_header", "tokens_header"):
         header = getattr(given, option)

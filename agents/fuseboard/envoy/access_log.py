@@ -15,7 +15,7 @@ from msgspec.json import Decoder
 from fuseboard.agent import Agent
 from fuseboard.agent_api.asks import MAX_ASKS
 from fuseboard.calling.failures import note_failure
-from fuseboard.calling.grpc_status import RpcStatus, name_of
+from fuseboard.calling.grpc_status import PUSHBACK, RpcStatus, name_of
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.envoy import otlp_pb2 as pb
@@ -41,6 +41,8 @@ _MAX_MS = 86_400_000
 _MAX_RPC = 999
 #: The longest ``Retry-After``, in characters.
 _MAX_TEXT = 64
+#: The permits of one request. Two filters ask, each for at most ``MAX_ASKS``.
+_MAX_PERMITS = 2 * MAX_ASKS
 
 #: The flags of Envoy for a failure of the upstream, and the kind of failure that pages show.
 FAILURES = {
@@ -55,8 +57,6 @@ FAILURES = {
 }
 #: The flags of requests that Envoy or the client ended. They say nothing of the upstream.
 NEUTRAL = frozenset({b"UO", b"DC", b"DI", b"FI", b"RL", b"RLSE", b"UAEX"})
-#: The time of the route has passed. That includes the time in which the client reads the answer.
-_LATE = b"UT"
 #: With this flag, the last attempt was counted but not sent: a circuit breaker of Envoy was full.
 _OVERFLOW = b"UO"
 #: Envoy makes no further attempt. The status says how the last one failed, if an upstream answered it.
@@ -78,6 +78,8 @@ class Record(Struct, frozen=True):
     retry_after: str
     #: The name of the status of a gRPC call; empty for other requests.
     rpc: str
+    #: The milliseconds that the server of a gRPC call asks for; empty if it asks for none.
+    pushback: str
 
 
 class Ended(Struct, frozen=True):
@@ -87,6 +89,9 @@ class Ended(Struct, frozen=True):
     witness: str
     record: Record
 
+
+#: The word of Envoy for what it does not know, and of what is not there.
+_UNKNOWN = ("-", "")
 
 _decode_ended = Decoder(tuple[Ended, ...]).decode
 
@@ -208,10 +213,12 @@ class AccessLog:
             repeated = min(sent, MAX_ATTEMPTS) - 1
             self.repeated += repeated
             agent.charge_again(permit, repeated)
-        # The upstream had begun its answer: it may have stopped, or the client does not read.
-        unread = _LATE in flags and 0 < record.code < 500
-        failures = [FAILURES[flag] for flag in flags if flag in FAILURES and not (unread and flag == _LATE)]
-        kind = failures[0] if failures else None
+        kind = next((FAILURES[flag] for flag in flags if flag in FAILURES), None)
+        # The time is known once the upstream has begun its answer. Envoy's own answer to gRPC has 200, too.
+        broken_off = kind is not None and record.elapsed_s is not None and 0 < record.code < 500
+        if broken_off:
+            # The upstream may have stopped, or its patience with a client that does not read has ended.
+            kind = None
         if kind is None and _NO_MORE in flags and record.code < 400:
             kind = _NO_MORE_KIND
         if kind is not None:
@@ -220,14 +227,15 @@ class AccessLog:
         elif sent is not None and sent <= 0:
             # Another filter refused the request after the permit, or Envoy answered itself.
             agent.give_back(permit)
-        elif unread or not NEUTRAL.isdisjoint(flags) or not record.code:
+        elif broken_off or not NEUTRAL.isdisjoint(flags) or not record.code:
             agent.report(permit, Outcome.NEUTRAL)
         else:
             # The time of several attempts, or of a whole stream, does not say that the upstream is slow.
             whole = permit.parts is not None or (sent is not None and sent > 1)
             elapsed_s = None if whole else record.elapsed_s
             if record.rpc:
-                report_rpc(agent, permit, RpcStatus(record.rpc), elapsed_s)
+                asked = [(PUSHBACK, record.pushback)] if record.pushback else []
+                report_rpc(agent, permit, RpcStatus(record.rpc, metadata=asked), elapsed_s)
             else:
                 report_answer(agent, permit, record.code, retry_after=record.retry_after, elapsed_s=elapsed_s)
 
@@ -238,22 +246,29 @@ def _texts(attributes: Sequence[pb.KeyValue]) -> dict[bytes, bytes]:
 
 def _read(texts: dict[bytes, bytes]) -> Record | None:
     """``None`` for a request without a permit. Envoy writes ``-`` for what it does not know."""
-    permits = texts.get(b"permit", b"-")
-    if permits in (b"-", b""):
+    permits = texts.get(b"permit", b"").decode("ascii", "replace").split(",", _MAX_PERMITS)
+    names = [name for name in permits[:_MAX_PERMITS] if name not in _UNKNOWN]
+    if not names:
         return None
-    names = permits.decode("ascii", "replace").split(",", MAX_ASKS)
     retry_after = texts.get(b"retry_after", b"")[:_MAX_TEXT].decode("latin-1")
     elapsed_ms = _number(texts.get(b"duration_ms", b""), _MAX_MS)
     rpc = _number(texts.get(b"grpc_status", b""), _MAX_RPC)
     return Record(
-        permits=tuple(names[:MAX_ASKS]),
+        permits=tuple(names),
         code=_number(texts.get(b"code", b""), 999) or 0,
         flags=tuple(texts.get(b"flags", b"").split(b",")),
         elapsed_s=None if elapsed_ms is None else elapsed_ms / 1000,
         attempts=_number(texts.get(b"attempts", b""), 10_000),
         retry_after="" if retry_after == "-" else retry_after,
         rpc="" if rpc is None else name_of(rpc),
+        pushback=_first(texts.get(b"pushback_ms", b"")),
     )
+
+
+def _first(text: bytes) -> str:
+    """The first word of headers and trailers that Envoy knows."""
+    words = text[:_MAX_TEXT].decode("latin-1").split()
+    return next((word for word in words if word not in _UNKNOWN), "")
 
 
 def _number(text: bytes, most: int) -> int | None:

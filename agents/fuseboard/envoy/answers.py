@@ -35,7 +35,10 @@ def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str])
     for place, part in parts.items():
         _write(message.statuses[place], asked, place, part)
     if permits:
-        message.dynamic_metadata["permit"] = ",".join(permits)
+        names = ",".join(permits)
+        # The access log finds the first to choose requests. A second filter replaces it, but not the other.
+        message.dynamic_metadata["permit"] = names
+        message.dynamic_metadata[f"permit.{asked.domain}"] = names
     return message.SerializeToString()
 
 

@@ -178,8 +178,9 @@ def _access_log(filters: Filters) -> str:
         ]
     else:
         service = [f"grpc_service: {{envoy_grpc: {{cluster_name: {_NAME}}}}}"]
+    domains = (filters.breaker_domain, filters.domain)
     values = {
-        "permit": f"%DYNAMIC_METADATA({_METADATA}:permit)%",
+        "permit": ",".join(f"%DYNAMIC_METADATA({_METADATA}:permit.{domain})%" for domain in domains),
         "code": "%RESPONSE_CODE%",
         "flags": "%RESPONSE_FLAGS%",
         # From the last byte of the request to the first of the answer: a slow client must not look like a
@@ -189,6 +190,7 @@ def _access_log(filters: Filters) -> str:
         # The upstream chooses its length.
         "retry_after": "%RESP(retry-after):64%",
         "grpc_status": "%GRPC_STATUS_NUMBER%",
+        "pushback_ms": "%RESP(grpc-retry-pushback-ms):16% %TRAILER(grpc-retry-pushback-ms):16%",
     }
     return "\n".join(
         [
