@@ -251,7 +251,8 @@ def test_words_of_metrics_are_listed_as_not_needed() -> None:
     )
     assert file.domain is not None
     assert [line for line, _ in file.notes] == [4, 5, 6]
-    assert all("not needed" in text for _, text in file.notes)
+    assert ["not needed" in text for _, text in file.notes] == [True, True, False]
+    assert "not sent to Envoy" in file.notes[2].text
 
 
 def test_a_file_of_envoy_gateway_is_read_as_it_is() -> None:

@@ -204,13 +204,16 @@ class _Reader:
 
     def _read_unused(self, words: dict[str, Node]) -> None:
         """Words of envoyproxy/ratelimit without an effect here. Generated files have each flag, as false."""
-        unused = [word for word in _METRICS if self._flag(words.get(word))]
+        for word in _METRICS:
+            if self._flag(words.get(word)):
+                self.note(
+                    _line(words[word]),
+                    f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
+                )
         if not _is_missing(words.get("metadata")):
-            unused.append("metadata")
-        for word in unused:
             self.note(
-                _line(words[word]),
-                f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
+                _line(words["metadata"]),
+                "metadata is not sent to Envoy: what reads it there as dynamic metadata finds none.",
             )
         if self._flag(words.get("quota_mode")):
             self.problem(

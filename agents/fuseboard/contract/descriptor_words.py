@@ -21,6 +21,7 @@ PlacedRule: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
 #: Unit of a file -> milliseconds. These become token buckets: no calendar period is as short.
 BUCKETS = {"second": 1_000, "minute": 60_000}
 
+_AFTER = "charged after the work; only a check with 0 hits is refused"
 _PLAIN = {
     Verdict.UNMATCHED: "no rule decides: it is allowed, and not counted",
     Verdict.UNLIMITED: "unlimited: it is allowed, and not counted",
@@ -51,7 +52,7 @@ def meaning(rule: DescriptorRule) -> str:
     """How the rule decides, in one line."""
     after = [
         *([f"hits are {rule.measure}"] if rule.measure != "calls" else []),
-        *(["charged after the work, never refused"] if rule.charge is Charge.AFTER else []),
+        *([_AFTER] if rule.charge is Charge.AFTER else []),
         *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
         *(["all its values share the counter of a rate_limit"] if rule.share else []),
         *([f"a request may state up to {rule.accepts_override:,}"] if rule.accepts_override else []),

@@ -72,7 +72,7 @@ class Charge(StrEnum):
 
     #: The hits are charged if they are allowed.
     BEFORE = "before"
-    #: The work is done: the hits are charged, and never refused.
+    #: The work is done: the hits are charged, and never refused. Only a check, with 0 hits, is refused.
     AFTER = "after"
 
 

@@ -196,13 +196,12 @@ class _Reader:
         ask = self._ask(place, match, max(1, hits))
         if ask is None:
             return
-        if rule.charge is Charge.AFTER:
-            if hits:
-                self._after.append(ask)
-        elif hits:
-            self._asks.append((place, ask))
-        else:
+        if not hits:
             self._checks.append((place, ask))
+        elif rule.charge is Charge.AFTER:
+            self._after.append(ask)
+        else:
+            self._asks.append((place, ask))
 
     def _add_call(self, place: int, match: Match, hits: int) -> None:
         """A call is a permit, so it cannot be checked without one."""
