@@ -105,7 +105,9 @@ def token_of(environ: Mapping[str, str]) -> TokenSource:
     """
     token, file = environ.get(TOKEN, "").strip(), environ.get(TOKEN_FILE, "").strip()
     if bool(token) == bool(file):
-        raise Misconfigured(f"set {TOKEN_FILE} or {TOKEN}, or pass --no-token")
+        raise Misconfigured(
+            f"set {TOKEN_FILE} or {TOKEN}, or pass --no-token, or --listen off to serve Envoy alone"
+        )
     if file:
         try:
             token = Path(file).read_text(encoding="utf-8").strip()
