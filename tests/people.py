@@ -35,17 +35,24 @@ SEED = Actor(name="seed", role="admin", origin="command")
 
 def create_person(name: str, **fields: Any) -> "User":
     """The account of one of these people. ``fields`` are more columns, or other values."""
+    person = _person(name, **fields)
+    person.save(force_insert=True)
+    return person
+
+
+def create_people(*names: str) -> None:
+    from controlplane.accounts.models import User
+
+    User.objects.bulk_create(map(_person, names))
+
+
+def _person(name: str, **fields: Any) -> "User":
     from django.contrib.auth.hashers import get_hasher
 
     from controlplane.accounts.models import User
 
     password = _hashed(get_hasher().algorithm)
-    return User.objects.create(**{"username": name, "password": password, "role": ROLES[name], **fields})
-
-
-def create_people(*names: str) -> None:
-    for name in names:
-        create_person(name)
+    return User(**{"username": name, "password": password, "role": ROLES[name], **fields})
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fleet_rows import breaker, put_figures, put_server
+from fleet_rows import breaker, put_figures, put_new_servers
 from fleet_screen import fleet, fleet_browser, fleet_context, screen  # noqa: F401 - fixtures
 
 from tests import database
@@ -46,11 +46,10 @@ Call the owner.
 
 @pytest.fixture
 def production(transactional_db: Any, limits: Any) -> str:
-    """An environment with two dependencies, a tenant, three users and three pods."""
+    """An environment with two dependencies, a tenant, four users and three pods."""
     database.fill("dashboard", _production, limits)
     create_people("vera", "olga", "ada", "bob")
-    for number in (1, 2, 3):
-        put_server(f"web-{number}", breakers=[breaker("payments-api"), breaker("search")])
+    put_new_servers(("web-1", "web-2", "web-3"), breakers=[breaker("payments-api"), breaker("search")])
     put_figures()
     return "production"
 
