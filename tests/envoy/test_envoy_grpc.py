@@ -212,6 +212,41 @@ async def test_requests_beyond_the_bound_get_no_decision(monkeypatch: pytest.Mon
         assert await ask(channel, b"hello") == b"<hello>"
 
 
+async def test_a_connection_alone_cannot_hold_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2 * grpc_server.MAX_STREAMS <= grpc_server.MAX_REQUESTS
+    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 2)
+    monkeypatch.setattr(grpc_server, "MAX_REQUESTS", 4)
+    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each channel
+
+    async with echoing(GrpcListener(address=LOOPBACK)) as running, AsyncExitStack() as stack:
+
+        async def connect() -> grpc.aio.Channel:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=own)
+            await stack.enter_async_context(channel)
+            await ask(channel, b"hello")
+            return channel
+
+        async def fill(channel: grpc.aio.Channel) -> None:
+            """Begin more requests than the connection may have. None sends its message."""
+            for _ in range(6):
+                call = channel.stream_unary(SHOULD_RATE_LIMIT)()
+                stack.callback(call.cancel)
+
+        other, *hostile = [await connect() for _ in range(3)]
+        await fill(hostile[0])
+        for _ in range(20):
+            assert await ask(other, b"hello") == b"<hello>"
+        await fill(hostile[1])
+
+        async def is_refused() -> bool:
+            with suppress(grpc.aio.AioRpcError):
+                await ask(other, b"hello")
+                return False
+            return True
+
+        await eventually(is_refused)
+
+
 async def test_whatever_bytes_come_the_next_request_is_answered() -> None:
     random = Random(32)
     async with echoing(GrpcListener(address=LOOPBACK)) as running:
@@ -265,6 +300,41 @@ async def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"ca\.pem"):
         async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("cert.pem", "", r"--tls-cert \S+cert\.pem has no certificate"),
+        ("cert.pem", "key.pem", r"--tls-cert \S+cert\.pem has no certificate"),
+        ("ca.pem", "key.pem", r"--client-ca \S+ca\.pem has no certificate"),
+        ("key.pem", "", r"--tls-key \S+key\.pem does not fit --tls-cert \S+cert\.pem"),
+        ("key.pem", "cert.pem", r"--tls-key \S+key\.pem does not fit --tls-cert \S+cert\.pem"),
+        ("key.pem", "another", r"--tls-key \S+key\.pem does not fit --tls-cert \S+cert\.pem"),
+    ],
+)
+async def test_a_file_that_is_wrong_is_named_before_the_service_binds(
+    name: str, content: str, problem: str, tmp_path: Path
+) -> None:
+    """``content`` is the file that has it, or nothing."""
+    authority = Authority(tmp_path)
+    (tmp_path / "another").write_bytes(authority.client("envoy-1.example.com").private_key_pem.bytes())
+    (tmp_path / name).write_bytes((tmp_path / content).read_bytes() if content else b"")
+    with pytest.raises(Misconfigured, match=problem):
+        async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)):
+            pass
+
+
+async def test_a_renewed_certificate_waits_for_its_key(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)) as running:
+        renewed = authority.ca.issue_cert("localhost")
+        renewed.cert_chain_pems[0].write_to_path(authority.tls.cert)
+        async with secure(authority, running.port, "envoy-1.example.com") as channel:
+            assert await ask(channel, b"hello") == b"<hello>"
+        renewed.private_key_pem.write_to_path(authority.tls.key)
+        async with secure(authority, running.port, "envoy-1.example.com") as channel:
+            assert await ask(channel, b"hello") == b"<hello>"
 
 
 FILE = """

@@ -6,6 +6,7 @@ Each path has a function over bytes, the same as behind the bridge.
 import logging
 import os
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ logger = logging.getLogger("fuseboard.envoy")
 MAX_REQUESTS = 1_000
 MAX_CONNECTIONS = 1_024
 #: Requests of one connection, which alone cannot hold all places. Envoy has one for each of its threads, and
-#: sends many requests on a new one before it hears this bound.
+#: sends many requests on a new one before it hears this bound: with 100, a burst of 200 got no decision.
+#: Several connections can hold all places: only clients that may spend every limit reach the listener.
 MAX_STREAMS = 500
 #: The bytes of the headers of a request.
 MAX_HEADERS = 8 * 1024
@@ -181,16 +183,18 @@ def _bind_unix(server: grpc.aio.Server, path: str) -> None:
 def _credentials(tls: MutualTls) -> grpc.ServerCredentials:
     """Each handshake reads the files again, if they have changed."""
     first = _read(tls)
+    _check(tls)
     known = first
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal known
         try:
             found = _read(tls)
+            if found == known:
+                return None
+            _check(tls)
         except Misconfigured as error:
             logger.warning("envoy.certificates: the earlier ones are used: %s", error)
-            return None
-        if found == known:
             return None
         known = found
         return _configuration(*found)
@@ -202,7 +206,27 @@ def _read(tls: MutualTls) -> tuple[bytes, bytes, bytes]:
     try:
         return tls.key.read_bytes(), tls.cert.read_bytes(), tls.client_ca.read_bytes()
     except OSError as error:
-        raise Misconfigured(f"cannot read {error.filename}: {error.strerror}") from None
+        raise Misconfigured(
+            f"cannot read {error.filename} ({error.strerror}): pass a file that this process can read"
+        ) from None
+
+
+def _check(tls: MutualTls) -> None:
+    """Raises ``Misconfigured`` for files that are not whole: grpc would only report that it cannot bind."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for option, path in (("--tls-cert", tls.cert), ("--client-ca", tls.client_ca)):
+        try:
+            context.load_verify_locations(path)
+        except OSError:
+            raise Misconfigured(f"{option} {path} has no certificate: pass a file in PEM") from None
+    try:
+        # Without a password, OpenSSL would ask the terminal for that of an encrypted key.
+        context.load_cert_chain(tls.cert, tls.key, password="")
+    except OSError:
+        raise Misconfigured(
+            f"--tls-key {tls.key} does not fit --tls-cert {tls.cert}: pass the private key of this "
+            "certificate in PEM, without a passphrase"
+        ) from None
 
 
 def _configuration(key: bytes, cert: bytes, client_ca: bytes) -> grpc.ServerCertificateConfiguration:
