@@ -53,7 +53,7 @@ def test_a_refused_form_keeps_what_was_typed_and_says_where_it_is_wrong(sign_in)
     assert page.input_value("#f-confirm") == "payments"
     assert page.input_value("#f-reason") == "Let them through for the launch"
     assert page.is_checked("input[name=act][value=forced_closed]")
-    assert page.evaluate("document.activeElement.id") == "f-confirm"
+    becomes(page, "document.activeElement.id === 'f-confirm'")
     page.fill("#f-confirm", "payments-api")
     page.click("#override button[type=submit]")
     page.wait_for_selector("#override .notice >> text=payments-api is forced closed until")

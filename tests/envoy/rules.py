@@ -7,7 +7,7 @@ from tests.agents.servers import POLICY
 from tests.envoy.conftest import policy_of
 from tests.envoy.samples import sample
 
-HOUR_S = 3_600
+DAY_S = 86_400
 ACME = {"x-tenant": "acme"}
 #: The filters wait for as long as the bridge does: a busy machine pauses.
 PATIENTLY = ("--timeout-ms", "1000")
@@ -17,14 +17,14 @@ CALLS_OK, CALLS_OVER, CALLS_ERROR = (
 )
 
 
-def hourly(limit: int, measure: str = "calls") -> Limit:
-    """A limit of one calendar hour."""
+def daily(limit: int, measure: str = "calls") -> Limit:
+    """A limit of one calendar day."""
     return Limit(
         name=measure,
         limit=limit,
-        window_ms=HOUR_S * 1000,
+        window_ms=DAY_S * 1000,
         algorithm=Algorithm.FIXED_WINDOW,
-        period=Period.HOUR,
+        period=Period.DAY,
         measure=measure,
         failure_policy=FailurePolicy.LOCAL_SHARE,
     )

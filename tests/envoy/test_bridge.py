@@ -35,7 +35,7 @@ FILE = """
 domain: edge
 descriptors:
   - key: path
-    rate_limit: {unit: hour, requests_per_unit: 3}
+    rate_limit: {unit: day, requests_per_unit: 3}
   - key: to
     dependency: payments
 """

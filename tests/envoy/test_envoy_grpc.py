@@ -341,7 +341,7 @@ FILE = """
 domain: edge
 descriptors:
   - key: path
-    rate_limit: {unit: hour, requests_per_unit: 1}
+    rate_limit: {unit: day, requests_per_unit: 1}
   - key: free
     rate_limit: {unlimited: true}
 """
@@ -375,7 +375,7 @@ async def test_the_answers_are_those_of_the_bridge(answering: Answering) -> None
                 ]
                 return over_http == [await ask(channel, body) for body in bodies("grpc")]
 
-            # Seconds until the end of the hour are in the answers, and pass between them.
+            # Seconds until the end of the day are in the answers, and pass between them.
             await eventually(is_same)
             # The wait in a refusal is spread, and so differs from answer to answer.
             spent = bodies("http")[0]

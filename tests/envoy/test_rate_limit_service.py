@@ -26,7 +26,7 @@ FILE = """
 domain: edge
 descriptors:
   - key: path
-    rate_limit: {unit: hour, requests_per_unit: 3, name: paths}
+    rate_limit: {unit: day, requests_per_unit: 3, name: paths}
   - key: quick
     rate_limit: {unit: minute, requests_per_unit: 60}
   - key: watched
@@ -36,7 +36,7 @@ descriptors:
     rate_limit: {unlimited: true}
   - key: stated
     accepts_override: 5
-    rate_limit: {unit: hour, requests_per_unit: 2}
+    rate_limit: {unit: day, requests_per_unit: 2}
   - key: tokens
     measure: tokens
     charge: after
@@ -44,7 +44,7 @@ descriptors:
   - key: group
     value: a*
     share_threshold: true
-    rate_limit: {unit: hour, requests_per_unit: 2}
+    rate_limit: {unit: day, requests_per_unit: 2}
   - key: tenant
     means: tenant
     descriptors:
@@ -97,8 +97,8 @@ async def test_each_hit_is_counted_until_the_limit_of_the_rule_refuses(answering
             (status,) = answer.statuses
             assert codes(answer) == (OK, [OK])
             assert (status.limit_remaining, status.current_limit.requests_per_unit) == (left, 3)
-            assert (status.current_limit.unit, status.current_limit.name) == (pb.HOUR, "paths")
-            assert abs(status.duration_until_reset.seconds - (3600 - time() % 3600)) <= 2
+            assert (status.current_limit.unit, status.current_limit.name) == (pb.DAY, "paths")
+            assert abs(status.duration_until_reset.seconds - (86_400 - time() % 86_400)) <= 2
             assert (answer.raw_body, list(answer.response_headers_to_add)) == (b"", [])
         refused = await envoy.ask(path)
         assert (codes(refused), remaining(refused)) == ((OVER, [OVER]), [0])
@@ -295,9 +295,9 @@ async def test_a_bucket_is_full_again_when_what_was_spent_is_refilled(
         assert quick.statuses[0].duration_until_reset.seconds == 10
         path = request(descriptor(("path", "/a")))
         await envoy.ask(path)
-        # The next hour has another end.
-        monkeypatch.setattr(answers, "time", lambda: time() + 7_200)
-        assert 0 < (await envoy.ask(path)).statuses[0].duration_until_reset.seconds <= 3_600
+        # The next day has another end.
+        monkeypatch.setattr(answers, "time", lambda: time() + 2 * 86_400)
+        assert 0 < (await envoy.ask(path)).statuses[0].duration_until_reset.seconds <= 86_400
 
 
 async def test_a_value_that_is_not_unicode_is_counted(answering: Answering) -> None:
@@ -310,9 +310,9 @@ async def test_a_value_that_is_not_unicode_is_counted(answering: Answering) -> N
 @pytest.mark.parametrize(
     ("stated", "allowed"),
     [
-        ((3, pb.HOUR), 3),
-        ((50, pb.HOUR), 5),
-        ((0, pb.HOUR), 0),
+        ((3, pb.DAY), 3),
+        ((50, pb.DAY), 5),
+        ((0, pb.DAY), 0),
         ((3, pb.MINUTE), 2),
         (None, 2),
     ],
@@ -323,14 +323,14 @@ async def test_a_limit_that_envoy_states_counts_only_as_far_as_the_rule_accepts_
     async with answering(RULES) as envoy:
         asked = request(descriptor(("stated", "x"), stated=stated))
         assert sum([codes(await envoy.ask(asked))[0] == OK for _ in range(7)]) == allowed
-        own = request(descriptor(("path", "x"), stated=(1_000, pb.HOUR)))
+        own = request(descriptor(("path", "x"), stated=(1_000, pb.DAY)))
         assert sum([codes(await envoy.ask(own))[0] == OK for _ in range(4)]) == 3
 
 
 async def test_of_two_limits_that_are_stated_for_one_counter_the_smaller_counts(answering: Answering) -> None:
     async with answering(RULES) as envoy:
         both = request(
-            descriptor(("stated", "x"), stated=(5, pb.HOUR)), descriptor(("stated", "x"), stated=(1, pb.HOUR))
+            descriptor(("stated", "x"), stated=(5, pb.DAY)), descriptor(("stated", "x"), stated=(1, pb.DAY))
         )
         assert codes(await envoy.ask(both)) == (OVER, [OVER, OVER])
 

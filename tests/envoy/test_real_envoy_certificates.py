@@ -8,7 +8,7 @@ from fuseboard.envoy.grpc_server import GrpcListener
 from tests.envoy.authority import Authority
 from tests.envoy.conftest import Answering
 from tests.envoy.real_envoy import application, config_of, needs_envoy, serving
-from tests.envoy.rules import ACME, ERROR, OK, PATIENTLY, hourly, policy
+from tests.envoy.rules import ACME, ERROR, OK, PATIENTLY, daily, policy
 
 
 @needs_envoy
@@ -23,7 +23,7 @@ async def test_an_envoy_gets_decisions_if_its_certificate_has_a_known_name(
     own.private_key_pem.write_to_path(tmp_path / "envoy-key.pem")
     own.cert_chain_pems[0].write_to_path(tmp_path / "envoy-cert.pem")
     listener = GrpcListener(address=("127.0.0.1", 0), tls=authority.tls)
-    async with answering(policy(hourly(5)), envoy_grpc=listener) as service, application() as app:
+    async with answering(policy(daily(5)), envoy_grpc=listener) as service, application() as app:
         config = config_of(
             *("--full", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
             *("--upstream", f"127.0.0.1:{app.port}", *PATIENTLY, "--breaker-domain", "off"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from fuseboard.envoy.grpc_server import GrpcListener
 from tests.envoy.conftest import Answering
 from tests.envoy.real_envoy import application, config_of, needs_envoy, serving
-from tests.envoy.rules import ACME, CALLS_ERROR, ERROR, OK, PATIENTLY, hourly, policy
+from tests.envoy.rules import ACME, CALLS_ERROR, ERROR, OK, PATIENTLY, daily, policy
 from tests.waiting import eventually
 
 pytestmark = needs_envoy
@@ -19,7 +19,7 @@ async def test_few_requests_have_no_decision_when_a_connection_gets_old(
 ) -> None:
     """grpcio may end a request that arrives while it closes the connection, as unavailable."""
     listener = GrpcListener(address=("127.0.0.1", 0), connection_age_s=0.2)
-    rules = policy(hourly(1_000_000))
+    rules = policy(daily(1_000_000))
     async with answering(rules, envoy_grpc=listener) as service, application() as app:
         config = config_of(
             *("--full", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),

@@ -24,12 +24,12 @@ from tests.envoy.rules import (
     CALLS_ERROR,
     CALLS_OK,
     CALLS_OVER,
+    DAY_S,
     ERROR,
-    HOUR_S,
     OK,
     OVER,
     PATIENTLY,
-    hourly,
+    daily,
     policy,
 )
 from tests.envoy.samples import sample
@@ -87,13 +87,13 @@ def stacked(request: Any, limits: redis.Redis, redis_url: str, tmp_path: Path) -
 
 
 async def test_a_tenant_over_its_quota_gets_429_with_our_headers_and_body(stacked: Stacked) -> None:
-    async with stacked(policy(hourly(2))) as stack:
+    async with stacked(policy(daily(2))) as stack:
         answers = [await stack.get() for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert [answer.text for answer in answers[:2]] == ["served"] * 2
         refused = answers[2]
         assert refused.headers["content-type"] == "application/problem+json"
-        assert 0 < int(refused.headers["retry-after"]) <= HOUR_S
+        assert 0 < int(refused.headers["retry-after"]) <= DAY_S
         assert refused.headers["ratelimit-policy"].startswith('"calls";q=2;')
         assert (refused.json()["status"], refused.json()["reason"]) == (429, "quota")
         assert stack.app.served == 2
@@ -105,7 +105,7 @@ async def test_a_tenant_over_its_quota_gets_429_with_our_headers_and_body(stacke
 async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
     stacked: Stacked, limits: redis.Redis
 ) -> None:
-    rules = policy(hourly(3))
+    rules = policy(daily(3))
     async with stacked(rules) as stack:
         assert (await stack.get()).status_code == 200
         # An operator holds the breaker open.
@@ -128,15 +128,15 @@ async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
 
 
 async def test_the_next_request_obeys_an_edited_quota(stacked: Stacked, limits: redis.Redis) -> None:
-    async with stacked(policy(hourly(1))) as stack:
+    async with stacked(policy(daily(1))) as stack:
         assert [(await stack.get()).status_code for _ in range(2)] == [200, 429]
-        publish(limits, policy(hourly(3)), revision=8, tenants=dict(TENANTS))
+        publish(limits, policy(daily(3)), revision=8, tenants=dict(TENANTS))
         await eventually(decides_by(stack.sidecars[0].agent, 8))
         assert [(await stack.get()).status_code for _ in range(3)] == [200, 200, 429]
 
 
 async def test_tokens_are_checked_before_a_call_and_charged_after_it(stacked: Stacked) -> None:
-    async with stacked(policy(hourly(100, "tokens")), "--tokens-header", "x-tokens") as stack:
+    async with stacked(policy(daily(100, "tokens")), "--tokens-header", "x-tokens") as stack:
         # A response without the header is not charged.
         assert (await stack.get()).status_code == 200
         stack.app.headers = {"x-tokens": "60"}
@@ -160,7 +160,7 @@ async def test_tokens_are_checked_before_a_call_and_charged_after_it(stacked: St
 async def test_two_envoys_with_a_sidecar_each_never_exceed_a_limit(stacked: Stacked) -> None:
     limit, callers, requests = 300, 100, 5
     options = ("--failure-mode-deny", "--breaker-domain", "off")
-    async with stacked(policy(hourly(limit)), *options, envoys=2) as stack:
+    async with stacked(policy(daily(limit)), *options, envoys=2) as stack:
         asked = [envoy.statuses(callers, requests, ACME) for envoy in stack.envoys]
         statuses = [status for found in await asyncio.gather(*asked) for status in found]
         errors = 0
@@ -176,7 +176,7 @@ async def test_two_envoys_with_a_sidecar_each_never_exceed_a_limit(stacked: Stac
 async def test_a_filter_and_routes_that_exist_already_need_another_cluster_only(
     stacked: Stacked, tmp_path: Path
 ) -> None:
-    async with stacked(policy(hourly(2))):
+    async with stacked(policy(daily(2))):
         config = yaml.safe_load((tmp_path / "edge-0/envoy/envoy.yaml").read_text())
         ingress = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
         (route,) = ingress["route_config"]["virtual_hosts"][0]["routes"]

@@ -22,7 +22,7 @@ from tests.envoy.real_envoy import (
     serving,
     sidecar,
 )
-from tests.envoy.rules import ACME, CALLS_ERROR, ERROR, OK, OVER, PATIENTLY, hourly, policy
+from tests.envoy.rules import ACME, CALLS_ERROR, ERROR, OK, OVER, PATIENTLY, daily, policy
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [needs_envoy, pytest.mark.parametrize("transport", ["unix", "grpc"])]
@@ -55,7 +55,7 @@ async def statuses(envoy: Envoy, count: int) -> list[int]:
 async def test_a_sidecar_that_is_killed_stops_no_request_and_decides_when_it_is_back(
     transport: str, redis_url: str, tmp_path: Path
 ) -> None:
-    published(redis_url, policy(hourly(4)))
+    published(redis_url, policy(daily(4)))
     async with in_front(tmp_path, transport) as (envoy, app):
         with sidecar(redis_url, tmp_path, transport) as first:
             assert await statuses(envoy, 2) == [200, 200]
@@ -78,7 +78,7 @@ async def test_a_frozen_redis_makes_no_request_wait_for_longer_than_envoy_does(
     transport: str, valkey: Valkey, tmp_path: Path
 ) -> None:
     requests, quota = 12, 5
-    published(valkey.url, policy(hourly(quota)))
+    published(valkey.url, policy(daily(quota)))
     async with in_front(tmp_path, transport) as (envoy, app):
         with sidecar(valkey.url, tmp_path, transport):
             assert await statuses(envoy, 1) == [200]
@@ -98,7 +98,7 @@ async def test_a_frozen_redis_makes_no_request_wait_for_longer_than_envoy_does(
 async def test_a_sidecar_that_stops_loses_no_decision_under_load(
     transport: str, redis_url: str, tmp_path: Path
 ) -> None:
-    published(redis_url, policy(hourly(1_000_000)))
+    published(redis_url, policy(daily(1_000_000)))
     ended = asyncio.Event()
     answered: list[int] = []
 

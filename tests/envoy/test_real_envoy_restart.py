@@ -12,7 +12,7 @@ import pytest
 from fuseboard.envoy.grpc_server import GrpcListener
 from tests.envoy.conftest import Answering
 from tests.envoy.real_envoy import application, config_of, needs_envoy, serving
-from tests.envoy.rules import ACME, PATIENTLY, hourly, policy
+from tests.envoy.rules import ACME, PATIENTLY, daily, policy
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = needs_envoy
@@ -40,7 +40,7 @@ async def test_no_request_fails_and_each_outcome_counts_once(
     answering: Answering, tmp_path: Path, base_id: Path, transport: str
 ) -> None:
     listener = GrpcListener(address=str(tmp_path / "grpc.sock"))
-    async with answering(policy(hourly(QUOTA)), envoy_grpc=listener) as service, application() as app:
+    async with answering(policy(daily(QUOTA)), envoy_grpc=listener) as service, application() as app:
         where = ("--unix", service.path) if transport == "unix" else ("--grpc", f"unix:{listener.address}")
 
         def config(port: int) -> str:
