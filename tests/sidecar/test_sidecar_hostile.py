@@ -9,6 +9,7 @@ from fuseboard import agent
 from fuseboard.contract.policy import Limit, Tier
 from fuseboard.contract.words import Algorithm
 from fuseboard.serving.exchange import JSON, Answer, Request
+from fuseboard.sidecar import permits
 from tests.agents.servers import PATIENT, POLICY
 from tests.sidecar.conftest import Beside
 from tests.waiting import eventually
@@ -42,6 +43,36 @@ async def test_a_sidecar_that_stops_frees_the_slots_of_requests(beside: Beside) 
     for _ in range(2):
         async with beside(policy) as client:
             assert (await client.request())["hold"]
+
+
+async def test_a_request_is_kept_for_as_long_as_its_slot(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = msgspec.structs.replace(SLOTS, window_ms=1_800_000)
+    tiers = (Tier(name="free", quotas=(long,)), Tier(name="unlimited"))
+    async with beside(msgspec.structs.replace(POLICY, tiers=tiers, tuning=PATIENT)) as client:
+        assert (await client.request())["hold"]
+        now, later_s = permits.monotonic(), 1_790.0
+        monkeypatch.setattr(permits, "monotonic", lambda: now + later_s)
+        client.sidecar.sweep()
+        assert (len(client.sidecar.holds), client.sidecar.holds.expired) == (1, 0)
+        later_s = 1_810.0
+        client.sidecar.sweep()
+        assert (len(client.sidecar.holds), client.sidecar.holds.expired) == (0, 1)
+
+
+async def test_a_request_waits_no_longer_than_its_caller(beside: Beside) -> None:
+    slow = msgspec.structs.replace(TWO, limit=1, window_ms=20_000)
+    tiers = (Tier(name="free", quotas=(slow,)), Tier(name="unlimited"))
+    async with beside(msgspec.structs.replace(POLICY, tiers=tiers, tuning=PATIENT)) as client:
+        assert (await client.request())["allowed"] is True
+        assert (await client.request(wait_ms=30_000, deadline_ms=50))["allowed"] is False
+
+
+async def test_no_call_costs_more_than_100_times_its_estimate(beside: Beside) -> None:
+    async with beside(POLICY) as client:
+        most = client.sidecar.reports.bounded({"tokens": 10**12, "pages": 10**12}, {"tokens": 20_000})
+        assert most == {"tokens": 2_000_000, "pages": 1_000_000}
 
 
 async def test_names_that_are_not_registered_leave_room_for_those_that_are(
