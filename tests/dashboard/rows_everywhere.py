@@ -57,7 +57,8 @@ def put_something_everywhere(limits: Any) -> None:
         template="contract", limit=100, window_s=60, burst=20, expected_version=0, actor=BOB, **_WHY
     )
     edits.set_descriptors(domain="edge", file=_RULES, expected_version=0, actor=BOB, **_WHY)
-    put_asked("edge", {"tenant": [41_200, 380, 0]}, ["user_agent > path", 90, ["curl > /v1/{id}", "a > /"]])
+    unmatched = ["user_agent > path", 90, ["curl > /v1/{id}", "a > /"]]
+    put_asked("edge", {"tenant": [41_200, 380, 0]}, unmatched, pods={"web-1": 41_290})
     put_asked("egde", {}, ["a-long-key-without-a-rule-of-any-domain > path", 7, ["x > /"]])
     _put_spending()
     put_suggestions()

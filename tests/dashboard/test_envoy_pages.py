@@ -196,6 +196,8 @@ def test_a_wrong_file_is_refused_with_each_line_and_kept(log_in: Any, file: str,
         assert escape(word) in previewed, word
     assert escape(file) in found
     assert "Nothing was saved" in found
+    # Without a reason too, the file is marked.
+    assert "Nothing was saved" in page(save(client, file, 422, reason=""), 422)
     assert row().file == FILE
 
 

@@ -152,7 +152,7 @@ def _form(
     typed = typed if typed and "file" in typed else _begun(request, domain)
     text = plain_text(str(typed.get("file", "")))
     preview = _preview(request, domain, text)
-    if preview["problems"] and "file" in errors:
+    if preview["problems"] and errors.keys() & {"file", "reason"}:
         # The preview lists them, each with its line.
         errors["file"] = ["Nothing was saved. The preview lists what is wrong."]
     row = _find(request, domain) if conflict is not None else None
