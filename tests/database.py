@@ -85,8 +85,13 @@ def _run(statements: str) -> None:
     global _kept
     if _kept is None or _kept.closed:
         _kept = _connect()
-    with _kept.transaction():
-        _kept.execute(statements.encode())
+    try:
+        with _kept.transaction():
+            _kept.execute(statements.encode())
+    except psycopg.errors.AdminShutdown:
+        # A test has ended all idle sessions: that is a part of ``migrate`` behind a pooler.
+        _kept.close()
+        _run(statements)
 
 
 @dataclass
