@@ -16,6 +16,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
+-- insert ring
 -- insert limits
 -- insert as_stored
 

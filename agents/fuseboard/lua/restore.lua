@@ -21,6 +21,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
+-- insert ring
 -- insert limits
 
 local known = cmsgpack.unpack(ARGV[1])

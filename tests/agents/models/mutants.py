@@ -260,8 +260,14 @@ MUTANTS = [
     Mutant(
         "the ring stands still while there is plenty",
         "admit",
-        "and head == floor(now / width) and",
-        "and",
+        "turn(ring, index)\n                        text",
+        "text",
+    ),
+    Mutant(
+        "what has left the window is counted while there is plenty",
+        "admit",
+        "ring_text(ring), index, ring[3]",
+        "ring_text(ring), index, sum",
     ),
     Mutant(
         "the newest sub-bucket is not counted when there is plenty",

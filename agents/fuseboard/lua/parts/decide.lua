@@ -36,6 +36,7 @@ end
 local admitting = verdict == ADMITS or verdict == PROBES or verdict == BYPASS
 
 -- 2. The limits, on the fast path: nearly always there is enough for all.
+-- insert ring
 -- insert fast_path
 
 -- 3. The limits in general, and which calls may be made.

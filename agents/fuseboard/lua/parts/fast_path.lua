@@ -1,14 +1,14 @@
 -- Inserted into decide.lua: the fast path. For nearly every question there is enough for all. Then
 -- nothing has to be split or refused, and groups do not matter. Buckets and rings in their usual form
--- are changed in place, without a table for each, which halves the time of the whole script. Anything
--- unusual (new rings, calendar quotas, slots, another rule, garbage, not enough) is left unchanged for
--- the general way that follows.
+-- are changed in place, without a table for each, which halves the time of the whole script. Only a ring
+-- whose window moves on is a table for a moment. Anything unusual (new rings, calendar quotas, slots,
+-- another rule, garbage, not enough) is left unchanged for the general way that follows.
 --
 -- It repeats limits.lua. Keep these in step:
 --   here                                          there
 --   `#text == 32`, `us < now`, `of_limit`         read_bucket: layout, idle bucket, changed limit
 --   `TYPE` of a bucket without a text             read_limit: a key of another type
---   length of a ring, `width`, `head`, `sum`      read_ring: layout, current sub-bucket
+--   length of a ring, `width`, `head`, `sum`      read_ring: layout, current sub-bucket, `turn`
 --   `left`                                        room, for a cost of 1, after spending
 --   `slot`, `a + more`, `b + more`                spend and write_limit, for a ring
 --   `sum`, `a + floor(sum / limit)`               spend, for a bucket
@@ -18,7 +18,6 @@
 
 if admitting and not slots and not part then
     local unpack_struct, pack_struct = struct.unpack, struct.pack
-    local floor, ceil = math.floor, math.ceil
     -- By number of the limit: the place of its rule, the wanted amount, and two numbers of its state:
     -- time and fraction of a bucket, or sum and newest count of a ring.
     local n, rule, wanted, first, second, figures = 0, {}, {}, {}, {}, {}
@@ -49,8 +48,16 @@ if admitting and not slots and not part then
                     first[n], second[n] = us, fraction
                 elseif algorithm == 1 and text and #text == 8 * asked[r + 3] + 32 then
                     local width, head, sum = unpack_struct('>ddd', text)
-                    local size = asked[r + 3]
-                    if width == ceil(asked[r + 2] / size) and head == floor(now / width) and sum >= 0 then
+                    local size, index = asked[r + 3], floor(now / width)
+                    local usual_width = width == ceil(asked[r + 2] / size)
+                    -- The first question in a sub-bucket. Of a tenant that asks rarely, nearly every one is.
+                    local ring = usual_width and head < index and parse_ring(text)
+                    if ring then
+                        turn(ring, index)
+                        text, head, sum = ring_text(ring), index, ring[3]
+                        texts[before_limits + n] = text
+                    end
+                    if usual_width and head == index and sum >= 0 then
                         first[n], second[n] = sum, unpack_struct('>d', text, 25 + 8 * (head % (size + 1)))
                         known = second[n] >= 0 and second[n] <= sum
                     end

@@ -5,8 +5,6 @@
 -- of this, see the table there.
 
 local SLIDING_WINDOW, TOKEN_BUCKET, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4
-local floor, ceil = math.floor, math.ceil
-local LARGEST = 9007199254740991
 
 -- One limit, by its rule: eight numbers of `rules` from place `r` on, in the order of admit.lua. A pod that
 -- ramps up asks for a part of the limit, but what is stored is about the whole: no debt is lost by such a
@@ -54,13 +52,7 @@ local function read_ring(limit, text)
     local index = floor(now / width)
     local ring = text and parse_ring(text)
     if ring and ring[1] == width and #ring == size + 4 and ring[2] <= index + size then
-        for step = 1, math.min(index - ring[2], size + 1) do
-            local slot = (ring[2] + step) % (size + 1) + 4
-            ring[3] = ring[3] - ring[slot]
-            ring[slot] = 0
-        end
-        -- When the clock steps back, the ring stays where it is.
-        ring[2] = math.max(ring[2], index)
+        turn(ring, index)
     else
         local charges = {}
         if text or limit.poisoned then
@@ -207,8 +199,7 @@ end
 local function write_limit(limit)
     local ring = limit.ring
     if ring then
-        local text = struct.pack('>' .. string.rep('d', #ring), unpack(ring))
-        redis.call('SET', limit.key, text, 'PX', ceil(ring[1] * (limit.size + 2) / 1000))
+        redis.call('SET', limit.key, ring_text(ring), 'PX', ceil(ring[1] * (limit.size + 2) / 1000))
     elseif limit.algorithm == FIXED_WINDOW then
         local text = string.format('%d', limit.window) .. ' ' .. string.format('%d', limit.count)
         redis.call('SET', limit.key, text, 'PX', math.max(1, ceil((limit.size - now) / 1000) + 1000))

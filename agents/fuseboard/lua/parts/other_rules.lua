@@ -2,21 +2,6 @@
 -- but its text depends on the algorithm, the window and the period. What counts under the other rule at
 -- this moment counts under the new one from then on. Only slots have no amount in common with the others.
 
--- A ring is doubles: width, head, sum, counts... Returns nothing for garbage.
-local function parse_ring(text)
-    local length = #text / 8
-    if length ~= floor(length) or length < 5 or length >= 1000 then return end
-    local ring, sum = { struct.unpack('>' .. string.rep('d', length), text) }, 0
-    ring[length + 1] = nil -- unpack also returns where it stopped
-    for i = 4, length do sum = sum + ring[i] end
-    local head = ring[2]
-    -- Garbage does not add up, and neither does a count that is not a number.
-    if sum == ring[3] and sum >= 0 and sum <= LARGEST and ring[1] >= 1 and head >= 0 and head <= LARGEST
-        and head == floor(head) then
-        return ring
-    end
-end
-
 -- A bucket is four doubles: us, fraction, limit, window.
 local function parse_bucket(text)
     if #text ~= 32 then return end
