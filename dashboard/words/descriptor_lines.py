@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from controlplane.fleet.descriptor_figures import RuleFigures
 from fuseboard.contract.descriptor_file import DescriptorFile
 from fuseboard.contract.descriptor_tallies import rule_of
-from fuseboard.contract.descriptor_words import meaning, path_text, rules_of
-from fuseboard.contract.descriptors import DescriptorDomain, DescriptorRule, Entry, Place, rule_text
+from fuseboard.contract.descriptor_words import HEADERS, meaning, path_text, rules_of
+from fuseboard.contract.descriptors import DescriptorDomain, DescriptorRule, Entry, Headers, Place, rule_text
 
 _NOT_ASKED = RuleFigures(asked=0, refused=0, shadow=0)
 _Path = tuple[Entry, ...]
@@ -80,6 +80,11 @@ def difference_of_rules(before: DescriptorDomain | None, after: DescriptorDomain
     """``None`` for no rules."""
     old, new = (dict(_by_path(domain)) if domain is not None else {} for domain in (before, after))
     changes = [change for path in (*new, *(old.keys() - new.keys())) if (change := _change(path, old, new))]
+    was, now = (domain.headers if domain is not None else Headers.OFF for domain in (before, after))
+    if was is not now:
+        changes.append(
+            RuleChange(what="changed", rule="headers of answers", before=HEADERS[was], after=HEADERS[now])
+        )
     both = [path for path in old if path in new]
     return FileDifference(changes=tuple(changes), is_reordered=both != [path for path in new if path in old])
 

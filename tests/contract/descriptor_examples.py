@@ -1,6 +1,6 @@
 """The example of a policy with rules for descriptors."""
 
-from fuseboard.contract.descriptors import Charge, DescriptorDomain, DescriptorRule, Means
+from fuseboard.contract.descriptors import Charge, DescriptorDomain, DescriptorRule, Headers, Means
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import Dependency, Policy, Tier
 from fuseboard.contract.words import Algorithm, Period
@@ -46,7 +46,7 @@ DESCRIBED_POLICY = Policy(
                 DescriptorRule(key="health", unlimited=True),
             ),
         ),
-        DescriptorDomain(domain="mesh of eu-west"),
+        DescriptorDomain(domain="mesh of eu-west", headers=Headers.LEGACY),
     ),
 )
 

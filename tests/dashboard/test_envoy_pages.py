@@ -164,6 +164,18 @@ def test_the_preview_lists_what_changes_and_writes_nothing(log_in: Any) -> None:
     assert row().file == FILE
 
 
+def test_the_headers_of_answers_are_shown_and_are_a_change(log_in: Any) -> None:
+    put()
+    client = log_in("ada")
+    assert "RateLimit-Policy" not in text(client.get(WHERE))
+    number = save(client, f"headers: on\n{FILE}")["Location"].rpartition("=")[2]
+    words = "llowed answers have RateLimit and RateLimit-Policy"
+    assert f"A{words}." in text(client.get(WHERE))
+    assert f"headers of answers no headers with what is left a{words}" in text(
+        client.get(f"/revisions/{number}")
+    )
+
+
 def test_another_order_of_rules_is_a_change(log_in: Any) -> None:
     first, second = (f"  - {{key: path, value: '{value}', means: ip}}\n" for value in ("/a*", "/*"))
     put(f"domain: edge\ndescriptors:\n{first}{second}")

@@ -55,6 +55,8 @@ WRONG = [
     ("domain: 'two words'", 1, "'two words' cannot be the name of a domain"),
     ("domain: edge/../mesh", 1, "also beside a slash"),
     ("domain: edge/", 1, "also beside a slash"),
+    ("domain: edge\nheaders: draft", 2, "This must be one of off, on, legacy"),
+    ("domain: edge\nheaders: 1", 2, "This must be one of off, on, legacy"),
     (f"domain: {'n' * 201}", 1, "Use 1 to 200 letters"),
     ("[1]", 1, "must be a mapping"),
     ("domain: d\ndescriptors: {}", 2, "must be a list"),
@@ -217,6 +219,16 @@ def test_a_domain_may_have_slashes() -> None:
     file = read_file("domain: envoy-gateway/eg.1/http_2\ndescriptors: [{key: k, means: ip}]")
     assert file.domain is not None, file.problems
     assert file.domain.domain == "envoy-gateway/eg.1/http_2"
+
+
+@pytest.mark.parametrize(
+    ("word", "headers"),
+    [("on", "on"), ("true", "on"), ("'on'", "on"), ("legacy", "legacy"), ("off", "off"), ("", "off")],
+)
+def test_a_domain_says_which_headers_answers_have(word: str, headers: str) -> None:
+    file = read_file(f"domain: d\nheaders: {word}\ndescriptors: [{{key: k, means: ip}}]")
+    assert file.domain is not None, file.problems
+    assert file.domain.headers == headers
 
 
 def test_a_limit_of_0_refuses_everything() -> None:

@@ -50,6 +50,14 @@ def test_check_prints_json(limits_yaml: Path, capsys: pytest.CaptureFixture[str]
     assert found["notes"] == []
 
 
+def test_check_names_the_headers_of_a_domain(limits_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits_yaml.write_text("domain: d\nheaders: legacy\n")
+    assert main(["envoy", "check", "limits.yaml"]) == 0
+    assert "headers: answers have RateLimit-Limit, RateLimit-Rem" in capsys.readouterr().out
+    assert main(["envoy", "check", "--json", "limits.yaml"]) == 0
+    assert '"headers":"legacy"' in capsys.readouterr().out
+
+
 def test_try_prints_json(limits_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["-d", "generic_key=slow-path", "-d", "generic_key=a=b"]
     assert main(["envoy", "try", "limits.yaml", "--json", *asked]) == 0

@@ -18,6 +18,7 @@ from fuseboard.sidecar.app import Options, Running, running
 from tests.agents.published import decides_by, publish
 from tests.agents.servers import TENANTS
 from tests.agents.test_local_breaker import held_open
+from tests.envoy.conftest import policy_of
 from tests.envoy.real_envoy import Application, Envoy, application, config_of, needs_envoy, serving
 from tests.envoy.rules import (
     ACME,
@@ -100,6 +101,24 @@ async def test_a_tenant_over_its_quota_gets_429_with_our_headers_and_body(stacke
         assert await stack.envoy.counters(OK, OVER, ERROR, CALLS_OK) == (2, 1, 0, 3)
         # The log reports two calls, and gives the permit of the refused request back.
         await eventually(lambda: len(stack.sidecars[0].sidecar.permits) == 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("on", {"ratelimit-policy": '"calls";q=2;w=86400', "ratelimit": '"calls";r=1'}),
+        ("legacy", {"ratelimit-limit": "2", "ratelimit-remaining": "1"}),
+        ("off", {}),
+    ],
+)
+async def test_allowed_answers_show_what_is_left(stacked: Stacked, word: str, found: dict[str, str]) -> None:
+    edge = f"headers: {word}\n{sample('# edge.yaml')}"
+    async with stacked(policy_of(sample("# calls.yaml"), edge, policy=policy(daily(2)))) as stack:
+        headers = (await stack.get()).headers
+        shown = {name: value for name, value in headers.items() if name.startswith("ratelimit")}
+        reset = shown.pop("ratelimit-reset", "0")
+        assert shown == found
+        assert 0 <= int(reset) <= DAY_S
 
 
 async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(

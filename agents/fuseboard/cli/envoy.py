@@ -12,8 +12,24 @@ import msgspec
 
 from fuseboard.agent_api.arguments import INVALID
 from fuseboard.cli.descriptor_files import are_right, read_files
-from fuseboard.contract.descriptor_words import PlacedRule, decision_text, meaning, path_text, rules_of
-from fuseboard.contract.descriptors import DescriptorRules, Entry, Match, Means, Verdict, rule_text
+from fuseboard.contract.descriptor_words import (
+    HEADERS,
+    PlacedRule,
+    decision_text,
+    meaning,
+    path_text,
+    rules_of,
+)
+from fuseboard.contract.descriptors import (
+    DescriptorDomain,
+    DescriptorRules,
+    Entry,
+    Headers,
+    Match,
+    Means,
+    Verdict,
+    rule_text,
+)
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.explain.explain_decision import explain
@@ -73,11 +89,11 @@ def _check(given: argparse.Namespace) -> int:
     for path, _, file in files:
         if file.domain is None:
             continue
-        domain, rows = file.domain.domain, list(rules_of(file.domain))
+        rows = list(rules_of(file.domain))
         if given.json:
-            listed.append(_file_as_json(path, file, domain, rows))
+            listed.append(_file_as_json(path, file, file.domain, rows))
         else:
-            _say_file(path, file, domain, rows)
+            _say_file(path, file, file.domain, rows)
     if given.json:
         _say(msgspec.json.encode(listed).decode())
     return 0 if is_right else 1
@@ -94,8 +110,10 @@ def _entry(text: str) -> Entry:
     return key, value
 
 
-def _say_file(path: Path, file: "DescriptorFile", domain: str, rows: list[PlacedRule]) -> None:
-    _say(f"{path}: domain {domain}, {len(rows):,} rules")
+def _say_file(path: Path, file: "DescriptorFile", domain: DescriptorDomain, rows: list[PlacedRule]) -> None:
+    _say(f"{path}: domain {domain.domain}, {len(rows):,} rules")
+    if domain.headers is not Headers.OFF:
+        _say(f"headers: {HEADERS[domain.headers]}")
     for place, rules in rows:
         _say(f"line {file.lines[place]}: {path_text(rules)}")
         _say(f"    {meaning(rules[-1])}")
@@ -103,7 +121,9 @@ def _say_file(path: Path, file: "DescriptorFile", domain: str, rows: list[Placed
         _say(f"note, line {line}: {text}")
 
 
-def _file_as_json(path: Path, file: "DescriptorFile", domain: str, rows: list[PlacedRule]) -> dict[str, Any]:
+def _file_as_json(
+    path: Path, file: "DescriptorFile", domain: DescriptorDomain, rows: list[PlacedRule]
+) -> dict[str, Any]:
     listed = [
         {
             "line": file.lines[place],
@@ -113,7 +133,13 @@ def _file_as_json(path: Path, file: "DescriptorFile", domain: str, rows: list[Pl
         for place, rules in rows
     ]
     notes = [note._asdict() for note in file.notes]
-    return {"file": str(path), "domain": domain, "rules": listed, "notes": notes}
+    return {
+        "file": str(path),
+        "domain": domain.domain,
+        "headers": domain.headers,
+        "rules": listed,
+        "notes": notes,
+    }
 
 
 async def _explain_all(matches: tuple[Match, ...]) -> list[Explanation | None]:

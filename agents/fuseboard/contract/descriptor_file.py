@@ -1,5 +1,5 @@
-"""Files of envoyproxy/ratelimit, with five more words: ``means``, ``dependency``, ``measure``, ``charge`` and
-``accepts_override``.
+"""Files of envoyproxy/ratelimit, with six more words: ``means``, ``dependency``, ``measure``, ``charge``,
+``accepts_override`` and ``headers``.
 
 Such a file has the rules of one domain. The first 100 problems are found at once, each with its line.
 """
@@ -23,6 +23,7 @@ from fuseboard.contract.descriptors import (
     Charge,
     DescriptorDomain,
     DescriptorRule,
+    Headers,
     Means,
     Place,
     is_domain,
@@ -42,7 +43,7 @@ _MAX_PARTS = 50_000
 MAX_PROBLEMS = 100
 
 #: Envoy Gateway writes a name, too. envoyproxy/ratelimit does not use it either.
-_ROOT = ("domain", "descriptors", "name")
+_ROOT = ("domain", "descriptors", "headers", "name")
 #: Flags of envoyproxy/ratelimit that only change its metrics.
 _METRICS = ("detailed_metric", "value_to_metric")
 _RULE = (
@@ -158,7 +159,9 @@ class _Reader:
             self.problem(_line(words["domain"]), f"{name!r} cannot be the name of a domain. {DOMAIN_RULE}")
         if self.problems:
             self.misread.add(())
-        return DescriptorDomain(domain=name, rules=tuple(self._rules((), words.get("descriptors"))))
+        headers = self._scalar(words.get("headers"), f"one of {', '.join(Headers)}", _as_headers, Headers.OFF)
+        rules = tuple(self._rules((), words.get("descriptors")))
+        return DescriptorDomain(domain=name, rules=rules, headers=headers)
 
     def _is_plain(self, text: str) -> bool:
         """Whether the text has one document without aliases and tags, which is not large or nested deeply.
@@ -371,6 +374,14 @@ def _as_text(node: ScalarNode) -> str | None:
 def _as_flag(node: ScalarNode) -> bool | None:
     text: str = node.value
     return text.lower() in _TRUE if node.tag == _BOOL else None
+
+
+def _as_headers(node: ScalarNode) -> Headers | None:
+    """YAML 1.1 reads ``on`` and ``off`` as a flag."""
+    flag = _as_flag(node)
+    if flag is not None:
+        return Headers.ON if flag else Headers.OFF
+    return next((word for word in Headers if word.value == node.value), None)
 
 
 def _as_whole(node: ScalarNode) -> int | None:

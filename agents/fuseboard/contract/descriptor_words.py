@@ -7,6 +7,7 @@ from fuseboard.contract.descriptors import (
     Charge,
     DescriptorDomain,
     DescriptorRule,
+    Headers,
     Match,
     Means,
     Place,
@@ -22,6 +23,14 @@ PlacedRule: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
 BUCKETS = {"second": 1_000, "minute": 60_000}
 
 _AFTER = "charged after the work; only a check with 0 hits is refused"
+
+#: What answers have by ``headers`` of a domain.
+HEADERS = {
+    Headers.OFF: "no headers with what is left",
+    Headers.ON: "allowed answers have RateLimit and RateLimit-Policy",
+    Headers.LEGACY: "answers have RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset",
+}
+
 _PLAIN = {
     Verdict.UNMATCHED: "no rule decides: it is allowed, and not counted",
     Verdict.UNLIMITED: "unlimited: it is allowed, and not counted",

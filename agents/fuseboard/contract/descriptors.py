@@ -76,6 +76,16 @@ class Charge(StrEnum):
     AFTER = "after"
 
 
+class Headers(StrEnum):
+    """The headers with what is left that answers have."""
+
+    OFF = "off"
+    #: ``RateLimit`` and ``RateLimit-Policy``, as the middlewares write them.
+    ON = "on"
+    #: ``RateLimit-Limit``, ``-Remaining`` and ``-Reset``, as envoyproxy/ratelimit writes them.
+    LEGACY = "legacy"
+
+
 class DescriptorRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rule for one entry.
 
@@ -122,6 +132,7 @@ class DescriptorDomain(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     domain: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
     rules: tuple[DescriptorRule, ...] = ()
+    headers: Headers = Headers.OFF
 
 
 class Verdict(StrEnum):
@@ -164,7 +175,12 @@ class DescriptorRules:
     """The rules of all domains, prepared for many requests."""
 
     def __init__(self, domains: Iterable[DescriptorDomain]) -> None:
+        domains = tuple(domains)
         self._domains = {domain.domain: _Level(domain.rules) for domain in domains}
+        self._headers = {domain.domain: domain.headers for domain in domains}
+
+    def headers(self, domain: str) -> Headers:
+        return self._headers.get(domain, Headers.OFF)
 
     def match(self, domain: str, descriptors: Sequence[Sequence[Entry]]) -> tuple[Match, ...]:
         """One match for each descriptor of a request. A domain without rules matches none."""

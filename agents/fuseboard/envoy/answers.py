@@ -1,18 +1,20 @@
 """Decisions as answers of Envoy's rate limit service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from time import time
 
+from msgspec.structs import replace
+
 from fuseboard.contract.budgets import AtSpent
 from fuseboard.contract.calendar_period import period_around
-from fuseboard.contract.descriptors import Verdict
+from fuseboard.contract.descriptors import Headers, Verdict
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.words import Algorithm, Period
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.asks import UNLIMITED, Asked, unit, without_figures
-from fuseboard.integrations.problem import refusal
+from fuseboard.integrations.problem import limit_headers, refusal
 
 _OK, _OVER_LIMIT = pb.RateLimitResponse.OK, pb.RateLimitResponse.OVER_LIMIT
 _Status = pb.RateLimitResponse.DescriptorStatus
@@ -29,8 +31,13 @@ ALLOWED = pb.RateLimitResponse(overall_code=_OK).SerializeToString()
 _ends: dict[tuple[Period, str], float] = {}
 
 
-def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str]) -> bytes:
-    """``parts`` are the decisions by the places of descriptors, ``permits`` the ids for the access log."""
+def allowed(
+    asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str], decisions: Sequence[Decision]
+) -> bytes:
+    """``parts`` are the decisions by the places of descriptors, ``permits`` the ids for the access log.
+
+    ``decisions`` have the limits of callers that were asked.
+    """
     message = asked.message
     for place, part in parts.items():
         _write(message.statuses[place], asked, place, part)
@@ -39,6 +46,10 @@ def allowed(asked: Asked, parts: Mapping[int, Decision], permits: Sequence[str])
         # The access log finds the first to choose requests. A second filter replaces it, but not the other.
         message.dynamic_metadata["permit"] = names
         message.dynamic_metadata[f"permit.{asked.domain}"] = names
+    if asked.headers is not Headers.OFF:
+        # The message has those of an earlier decision.
+        del message.response_headers_to_add[:]
+        _add(message, _legacy(asked, message) if asked.headers is Headers.LEGACY else _headers(decisions))
     return message.SerializeToString()
 
 
@@ -50,10 +61,44 @@ def refused(asked: Asked, parts: Mapping[int, Decision], decision: Decision) -> 
     message.overall_code, message.raw_body = _OVER_LIMIT, body
     for place, part in parts.items():
         _write(message.statuses[place], asked, place, part)
-    for name, value in headers:
-        if name not in left_out:
-            message.response_headers_to_add.add(key=name, value=value)
+    _add(message, [header for header in headers if header[0] not in left_out])
+    if asked.headers is Headers.LEGACY:
+        _add(message, _legacy(asked, message))
     return message.SerializeToString()
+
+
+def _add(message: pb.RateLimitResponse, headers: Iterable[tuple[str, str]]) -> None:
+    for name, value in headers:
+        message.response_headers_to_add.add(key=name, value=value)
+
+
+def _headers(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
+    """The headers of the middlewares. A limit that was checked and then charged is listed once."""
+    if not decisions:
+        return []
+    limits = {
+        (limit.name, limit.limit, limit.window_ms): limit
+        for decision in decisions
+        for limit in decision.limits
+    }
+    return limit_headers(replace(decisions[-1], limits=tuple(limits.values())))
+
+
+def _legacy(asked: Asked, message: pb.RateLimitResponse) -> list[tuple[str, str]]:
+    """The headers of envoyproxy/ratelimit: of the limit that refused, or else has the least left."""
+    shown = [
+        status
+        for status, limit in zip(message.statuses, asked.limits, strict=True)
+        if status.HasField("current_limit") and (limit is None or not limit.shadow)
+    ]
+    if not shown:
+        return []
+    tightest = min(shown, key=lambda status: (status.code != _OVER_LIMIT, status.limit_remaining))
+    return [
+        ("ratelimit-limit", str(tightest.current_limit.requests_per_unit)),
+        ("ratelimit-remaining", str(tightest.limit_remaining)),
+        ("ratelimit-reset", str(tightest.duration_until_reset.seconds)),
+    ]
 
 
 def _write(status: _Status, asked: Asked, place: int, part: Decision) -> None:

@@ -12,6 +12,7 @@ from fuseboard.contract.descriptors import (
     Charge,
     DescriptorRules,
     Entry,
+    Headers,
     Match,
     Means,
     Verdict,
@@ -55,6 +56,8 @@ class Asked:
     """The questions to the agent. Places are those of the descriptors in the request, from 0."""
 
     domain: str
+    #: The headers of the answer, besides those of a refusal.
+    headers: Headers
     descriptors: tuple[tuple[Entry, ...], ...]
     matches: tuple[Match, ...]
     #: The own limit of each descriptor; ``None`` where other limits or none decide.
@@ -138,7 +141,8 @@ def read(rules: DescriptorRules, environment: str, body: bytes) -> Asked:
         min(descriptor.hits_addend.value if descriptor.HasField("hits_addend") else usual, MAX_LIMIT)
         for descriptor in request.descriptors
     ]
-    reader = _Reader(domain, environment, matches, _limits(matches, request.descriptors))
+    limits = _limits(matches, request.descriptors)
+    reader = _Reader(domain, rules.headers(domain), environment, matches, limits)
     return reader.asked(
         descriptors, hits, [descriptor.is_negative_hits for descriptor in request.descriptors]
     )
@@ -148,9 +152,14 @@ class _Reader:
     """Sorts the descriptors by how they are decided."""
 
     def __init__(
-        self, domain: str, environment: str, matches: Sequence[Match], limits: Sequence[Limit | None]
+        self,
+        domain: str,
+        headers: Headers,
+        environment: str,
+        matches: Sequence[Match],
+        limits: Sequence[Limit | None],
     ) -> None:
-        self._domain, self._environment = domain, environment
+        self._domain, self._headers, self._environment = domain, headers, environment
         self._matches, self._limits = tuple(matches), tuple(limits)
         self._shadows: dict[int, bytes] = {}
         self._calls: list[tuple[int, Call]] = []
@@ -168,6 +177,7 @@ class _Reader:
                 self._add(place, match, count)
         return Asked(
             domain=self._domain,
+            headers=self._headers,
             descriptors=descriptors,
             matches=self._matches,
             limits=self._limits,

@@ -37,6 +37,8 @@ class Taken:
         #: The ids of the permits, once they have some.
         self.names: list[str] = []
         self.together: Decision | None = None
+        #: The decisions about limits of callers: not those of vendors.
+        self.decisions: list[Decision] = []
 
 
 class RateLimitService:
@@ -97,6 +99,7 @@ class RateLimitService:
         agent = self._agent
         if asked.checks:
             checked = await agent.check_together(asked.checks)
+            taken.decisions.append(checked)
             taken.parts.update(zip(asked.check_places, checked.parts, strict=True))
             if not checked.allowed:
                 return checked
@@ -112,6 +115,7 @@ class RateLimitService:
             taken.permits.append(permit)
         if asked.asks:
             together = taken.together = await agent.admit_together(asked.asks)
+            taken.decisions.append(together)
             taken.parts.update(zip(asked.ask_places, together.parts, strict=True))
             if not together.allowed:
                 return together
@@ -120,7 +124,7 @@ class RateLimitService:
     def _allow(self, asked: Asked, taken: Taken) -> Answered:
         agent, together = self._agent, taken.together
         taken.names = [self._keep(permit) for permit in taken.permits]
-        body = answers.allowed(asked, taken.parts, taken.names)
+        body = answers.allowed(asked, taken.parts, taken.names, taken.decisions)
         if together is not None and together.holds_slots():
             # Envoy does not say when a request ends, so its slots are free at once.
             agent.finish(together)

@@ -27,8 +27,8 @@ from dashboard.live.breakers import Breaker
 from dashboard.views.page import find_named, not_found, recent_live, show
 from dashboard.words.descriptor_lines import rule_lines
 from fuseboard.contract.descriptor_tallies import MAX_DOMAIN, shortened
-from fuseboard.contract.descriptor_words import decision_text, path_text
-from fuseboard.contract.descriptors import DescriptorRules, Entry, Match
+from fuseboard.contract.descriptor_words import HEADERS, decision_text, path_text
+from fuseboard.contract.descriptors import DescriptorRules, Entry, Headers, Match
 
 #: A request has at most as many descriptors as are decided together.
 MAX_DESCRIPTORS = 50
@@ -201,6 +201,9 @@ def _page(request: HttpRequest, *, row: DescriptorFile, status: int = 200, **sen
         status=status,
         row=row,
         rules=rule_lines(file, figures.rules),
+        headers=HEADERS[file.domain.headers]
+        if file.domain is not None and file.domain.headers is not Headers.OFF
+        else "",
         since=asked.since,
         unmatched=figures.unmatched,
         unmatched_total=figures.unmatched_total,

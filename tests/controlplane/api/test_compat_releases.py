@@ -84,6 +84,7 @@ descriptors:
   edge:
     file: |
       domain: edge
+      headers: on
       descriptors:
         - {{key: cluster, dependency: {DEPENDENCY}}}
         - {{key: path, rate_limit: {{unit: minute, requests_per_unit: 5}}, accepts_override: 50}}
