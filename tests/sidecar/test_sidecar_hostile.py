@@ -70,9 +70,15 @@ async def test_a_request_waits_no_longer_than_its_caller(beside: Beside) -> None
 
 
 async def test_no_call_costs_more_than_100_times_its_estimate(beside: Beside) -> None:
-    async with beside(POLICY) as client:
+    tokens = msgspec.structs.replace(TWO, limit=50_000, measure="tokens")
+    tiers = (Tier(name="free", quotas=(tokens,)), Tier(name="unlimited"))
+    async with beside(msgspec.structs.replace(POLICY, tiers=tiers, tuning=PATIENT)) as client:
         most = client.sidecar.reports.bounded({"tokens": 10**12, "pages": 10**12}, {"tokens": 20_000})
         assert most == {"tokens": 2_000_000, "pages": 1_000_000}
+        hold = (await client.request(costs={"tokens": 20_000}))["hold"]
+        cut = client.sidecar.reports.cut
+        await client.post("/v1/finish", {"hold": hold, "settle": {"tokens": 2_000_000}})
+        assert client.sidecar.reports.cut == cut
 
 
 async def test_names_that_are_not_registered_leave_room_for_those_that_are(

@@ -13,7 +13,7 @@ from fuseboard.errors import Misconfigured
 from fuseboard.reporting.token import TokenSource
 from fuseboard.sidecar.access import TenantNames
 from fuseboard.sidecar.app import Options
-from tests.agents.servers import POLICY
+from tests.agents.servers import POLICY, REQUESTS
 from tests.sidecar.conftest import Beside, Client
 
 
@@ -53,6 +53,15 @@ async def test_what_belongs_to_no_tenant_is_not_restricted(beside: Beside) -> No
     async with beside(POLICY, options("big")) as client:
         assert (await asked(client, "/v1/calls", dependency="payments")).status_code == 200
         assert (await asked(client, "/v1/requests", subject={"ip": "203.0.113.7"})).status_code == 200
+
+
+@pytest.mark.parametrize("spends", [True, False])
+async def test_a_call_spends_the_quota_of_its_tenant_if_it_says_so(beside: Beside, spends: bool) -> None:
+    async with beside(POLICY) as client:
+        call = await client.call(tenant="acme", cost=REQUESTS.burst, spend_quota=spends)
+        assert call["allowed"] is True
+        again = await client.call(tenant="acme", cost=REQUESTS.burst, spend_quota=spends)
+        assert again.get("reason") == ("quota" if spends else None)
 
 
 async def test_a_report_beside_a_refused_call_counts(beside: Beside) -> None:
