@@ -1,5 +1,6 @@
 """The command `fuseboard sidecar` as a process."""
 
+import resource
 import signal
 import socket
 import subprocess
@@ -49,6 +50,34 @@ def test_a_sidecar_decides_follows_its_token_and_reports_before_it_ends(
     state = limits.get(keys.breaker("production", "payments"))
     assert isinstance(state, bytes)
     assert state.startswith(b"open ")
+
+
+def test_a_sidecar_without_room_on_its_disk_decides_on_by_the_newest_configuration(
+    limits: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    publish(limits, POLICY, revision=7)
+    with sidecar(redis_url, tmp_path) as one:
+
+        def has_the_edit() -> bool:
+            status, body = one.post("/v1/calls", '{"dependency": "payments"}')
+            assert (status, '"allowed":true' in body) == (200, True)
+            return '"revision":8' in body
+
+        (copy,) = wait_until(lambda: list((tmp_path / "state").glob("*.config")), "the copy on its disk")
+        before, changed_ns = copy.read_bytes(), copy.parent.stat().st_mtime_ns
+        # The kernel refuses every write to a file, as it does on a full disk.
+        _, most = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (0, most))
+        publish(limits, POLICY, revision=8)
+        wait_until(has_the_edit)
+        assert one.ready() == 200
+        wait_until(lambda: copy.parent.stat().st_mtime_ns != changed_ns, "a file that is not written whole")
+        wait_until(lambda: not list(copy.parent.glob(f".{copy.name}.*")), "it is removed")
+        assert copy.read_bytes() == before
+        resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (most, most))
+        publish(limits, POLICY, revision=9)
+        wait_until(lambda: copy.read_bytes() != before, "the copy is written again")
+        assert list(copy.parent.glob(f".{copy.name}.*")) == []
 
 
 def test_a_sidecar_decides_on_after_the_signal_until_the_application_has_left(
