@@ -203,15 +203,25 @@ class GatewayOrder(models.Model):
         return f"{self.environment} {self.kind} {self.server}"
 
 
-class FailedCalls(models.Model):
-    """How calls to one dependency failed lately, of the pods that report to one gateway process."""
+class _ByGateway(models.Model):
+    """A row of one gateway process about the pods that report to it. It writes the row again with news."""
 
     gateway = models.CharField(max_length=100)
     environment = models.CharField(max_length=64)
-    dependency = models.CharField(max_length=64)
     at = models.DateTimeField(db_default=Now())
-    #: ``controlplane.gateway.servers.failed_calls`` writes it; ``controlplane.fleet.failed_calls`` reads it.
     document = models.JSONField(default=dict)
+
+    class Meta:
+        abstract = True
+
+
+class FailedCalls(_ByGateway):
+    """How calls to one dependency failed lately.
+
+    ``controlplane.gateway.servers.failed_calls`` writes it; ``controlplane.fleet.failed_calls`` reads it.
+    """
+
+    dependency = models.CharField(max_length=64)
 
     class Meta:
         constraints = (
@@ -226,16 +236,14 @@ class FailedCalls(models.Model):
         return f"{self.environment}/{self.dependency} seen by {self.gateway}"
 
 
-class DescriptorFigures(models.Model):
-    """Descriptors of one domain that Envoy asked the pods of one gateway process for lately."""
+class DescriptorFigures(_ByGateway):
+    """Descriptors of one domain that Envoy asked for lately.
 
-    gateway = models.CharField(max_length=100)
-    environment = models.CharField(max_length=64)
+    ``controlplane.gateway.servers.descriptor_figures`` writes it; ``controlplane.fleet.descriptor_figures``
+    reads it.
+    """
+
     domain = models.CharField(max_length=100)
-    at = models.DateTimeField(db_default=Now())
-    #: ``controlplane.gateway.servers.descriptor_figures`` writes it, and
-    #: ``controlplane.fleet.descriptor_figures`` reads it.
-    document = models.JSONField(default=dict)
 
     class Meta:
         constraints = (
@@ -250,13 +258,8 @@ class DescriptorFigures(models.Model):
         return f"{self.environment}/{self.domain} seen by {self.gateway}"
 
 
-class Figures(models.Model):
+class Figures(_ByGateway):
     """The rates that one gateway process measures over the pods that report to it."""
-
-    gateway = models.CharField(max_length=100)
-    environment = models.CharField(max_length=64)
-    at = models.DateTimeField(db_default=Now())
-    document = models.JSONField(default=dict)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=["gateway", "environment"], name="fleet_figures_once"),)
