@@ -97,14 +97,14 @@ _decode_ended = Decoder(tuple[Ended, ...]).decode
 
 
 class Nodes:
-    """The Envoys of which outcomes came lately: the breaker counts which of them saw failures.
+    """The Envoys of which exports came lately: the breaker counts which of them saw failures.
 
     A name is a digest, because a node chooses its own. Beyond the bound, and without a name, outcomes belong
     to this process.
     """
 
     def __init__(self) -> None:
-        #: Witness -> when its last outcome came, the oldest first; monotonic seconds.
+        #: Witness -> when its last export came, the oldest first; monotonic seconds.
         self._known: dict[str, float] = {}
         #: Exports of Envoys beyond the bound.
         self.beyond = 0

@@ -172,7 +172,7 @@ class _Reader:
         self, descriptors: tuple[tuple[Entry, ...], ...], hits: Sequence[int], negative: Sequence[bool]
     ) -> Asked:
         for place, (match, count) in enumerate(zip(self._matches, hits, strict=True)):
-            # Nobody knows who had spent hits, so a stranger's word gives none back.
+            # The service does not know which client had spent hits, so a stranger's word gives none back.
             if not negative[place]:
                 self._add(place, match, count)
         return Asked(
