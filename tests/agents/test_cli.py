@@ -296,8 +296,11 @@ class TestDoctor:
         before = contents(limits)
         code, said = run("doctor")
         assert (code, said["ok"]) == (0, True), said
-        assert set(found(said).values()) == {"ok"}
-        assert set(found(said)) == {
+        levels = found(said)
+        # Depends on the system: tests/sidecar/test_sidecar_listeners.py tries it.
+        levels.pop("open files", None)
+        assert set(levels.values()) == {"ok"}
+        assert set(levels) == {
             "settings",
             "state directory",
             "redis",

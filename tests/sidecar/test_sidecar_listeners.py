@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fuseboard.cli.doctor.findings import Level
+from fuseboard.cli.doctor.sidecar_check import check_sidecar
 from fuseboard.errors import Misconfigured
 from fuseboard.serving.exchange import Request
 from fuseboard.serving.http1 import Bounds
@@ -224,6 +226,23 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
     assert allow_open_files(3_000) == allowed
     assert given == changed
+
+
+@pytest.mark.parametrize(
+    ("hard", "level", "says"),
+    [
+        (1_024, Level.WARN, "may open 1,024, and needs 4,340"),
+        (4_340, Level.OK, "needs 4,340"),
+        (resource.RLIM_INFINITY, Level.OK, "needs 4,340"),
+    ],
+)
+def test_the_doctor_says_how_many_files_a_sidecar_may_open(
+    hard: int, level: Level, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (512, hard))
+    (finding,) = check_sidecar()
+    assert finding.level is level
+    assert says in finding.says
 
 
 async def test_a_sidecar_that_may_open_too_few_files_says_so(

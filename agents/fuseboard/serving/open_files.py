@@ -3,6 +3,12 @@
 import resource
 
 
+def most_open_files() -> int | None:
+    """The files that this process may open once it has raised its limit; ``None`` for any number."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
 def allow_open_files(needed: int) -> int:
     """Raise the soft limit of this process to ``needed``, or as far as it may. Return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

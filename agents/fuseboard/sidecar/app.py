@@ -204,9 +204,14 @@ async def _listen_unix(
         await listeners.accept_from(service, connections, shared)
 
 
+def needed_files(listeners: Iterable[Bounds], others: int = 0) -> int:
+    """The files that a sidecar opens when these listeners, and ``others``, have all their connections."""
+    return OWN_FILES + others + sum(one.connections + MAX_LINGERING for one in listeners)
+
+
 def _check_open_files(connections: Iterable[Connections], others: int) -> None:
     """Beyond this limit, connections would wait, and Redis could not be connected again."""
-    needed = OWN_FILES + others + sum(those.bounds.connections + MAX_LINGERING for those in connections)
+    needed = needed_files([those.bounds for those in connections], others)
     if (allowed := allow_open_files(needed)) < needed:
         logger.warning(
             "sidecar.open_files: this process may open %d files, and all its connections need %d: "

@@ -10,6 +10,7 @@ import msgspec
 from fuseboard.cli.doctor.findings import Finding, Level, fail, ok, skip, warn
 from fuseboard.cli.doctor.gateway_check import check_gateway
 from fuseboard.cli.doctor.redis_check import check_redis
+from fuseboard.cli.doctor.sidecar_check import check_sidecar
 from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.disk import DiskError, read_bootstrap
 from fuseboard.errors import Misconfigured
@@ -38,6 +39,7 @@ async def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
             skip("everything else", "needs Redis"),
         ]
     findings = [ok("settings", str(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
+    findings += check_sidecar()
     findings += await check_redis(settings)
     findings += await check_gateway(settings)
     return findings
