@@ -3,19 +3,20 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import redis
 import yaml
 
 from tests.agents.redis_topologies import free_ports
 from tests.envoy.descriptor_cases import their_answer
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import wait_until
 
 VARIABLE = "RATELIMIT_SERVER"
 #: The commit of envoyproxy/ratelimit whose answers are recorded.
@@ -23,19 +24,31 @@ COMMIT = "f2fb15770f7fd1c88ca6c3a1b58ee513917ace96"
 _HOUR_S = 3_600
 
 
+class NotStarted(Exception):
+    """The server ended before it listened. The text is the end of its log."""
+
+
+class Server(NamedTuple):
+    pid: int
+    port: int
+    grpc_port: int
+
+
 @contextmanager
-def serving(binary: str, files: list[dict[str, Any]], folder: Path, redis_url: str) -> Iterator[httpx.Client]:
-    """A server with one file for each domain. It ends with the block."""
+def serving(program: str, files: Iterable[dict[str, Any]], folder: Path, redis_url: str) -> Iterator[Server]:
+    """A server with one file for each domain. It ends with the block. Raises ``NotStarted``."""
     config = folder / "ratelimit/config"
     config.mkdir(parents=True)
     for file in files:
         (config / f"{file['domain']}.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
-    address, ports = urlsplit(redis_url), free_ports(3)
+    address, (port, grpc_port, debug_port) = urlsplit(redis_url), free_ports(3)
     variables = {
-        **dict(zip(("PORT", "GRPC_PORT", "DEBUG_PORT"), map(str, ports), strict=True)),
+        "PATH": os.environ["PATH"],
+        **{"PORT": str(port), "GRPC_PORT": str(grpc_port), "DEBUG_PORT": str(debug_port)},
         **dict.fromkeys(("HOST", "GRPC_HOST", "DEBUG_HOST"), "127.0.0.1"),
         "RUNTIME_ROOT": str(folder),
         "RUNTIME_SUBDIRECTORY": "ratelimit",
+        "RUNTIME_WATCH_ROOT": "false",
         "BACKEND_TYPE": "redis",
         "REDIS_SOCKET_TYPE": "tcp",
         "REDIS_URL": f"{address.hostname}:{address.port}",
@@ -43,27 +56,22 @@ def serving(binary: str, files: list[dict[str, Any]], folder: Path, redis_url: s
         "USE_STATSD": "false",
         "LOG_LEVEL": "error",
     }
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [binary], env={"PATH": os.environ["PATH"], **variables}, stdout=log, stderr=log
-        )
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([program], env=variables, stdout=output, stderr=output)
+
+    def has_begun() -> bool:
+        if process.poll() is not None:
+            raise NotStarted(log.read_text()[-1000:])
+        connections = psutil.Process(process.pid).net_connections("tcp")
+        return {one.laddr.port for one in connections}.issuperset((port, grpc_port))
+
     try:
-        with httpx.Client(
-            base_url=f"http://127.0.0.1:{ports[0]}", trust_env=False, timeout=PATIENCE_S
-        ) as http:
-            wait_until(lambda: _is_healthy(server, http, folder), "envoyproxy/ratelimit is healthy")
-            yield http
+        wait_until(has_begun, "envoyproxy/ratelimit to listen")
+        yield Server(process.pid, port, grpc_port)
     finally:
-        server.kill()
-        server.wait()
-
-
-def _is_healthy(server: subprocess.Popen[bytes], http: httpx.Client, folder: Path) -> bool:
-    assert server.poll() is None, (folder / "log").read_text()
-    try:
-        return http.get("/healthcheck").status_code == 200
-    except httpx.TransportError:
-        return False
+        process.kill()
+        process.wait()
 
 
 def their_answers(http: httpx.Client, case: dict[str, Any], limits: redis.Redis) -> list[Any]:

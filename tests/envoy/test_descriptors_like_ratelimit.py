@@ -10,11 +10,13 @@ import os
 import random
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 
 from tests.envoy.descriptor_cases import RECORDED, cases, our_answers
 from tests.envoy.real_ratelimit import COMMIT, VARIABLE, serving, their_answers
+from tests.waiting import PATIENCE_S
 
 _RECORDED = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"cases": []}
 
@@ -40,7 +42,10 @@ def test_a_descriptor_gets_the_answer_of_the_real_server(
     record = os.environ.get("RATELIMIT_RECORD") == "1"
     count, number = (80, 1) if record else (200, random.randrange(2**32))
     made = cases(count, number)
-    with serving(binary, [case["file"] for case in made], tmp_path, redis_url) as http:
+    with (
+        serving(binary, [case["file"] for case in made], tmp_path, redis_url) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", trust_env=False, timeout=PATIENCE_S) as http,
+    ):
         for case in made:
             case["answers"] = their_answers(http, case, limits)
     if record:

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 from control_plane.stand import PROJECT, Skip
 
-from controlplane.embedded.children import free_port, last_lines
+from controlplane.embedded.children import last_lines
 from controlplane.embedded.valkey import Valkey
 from tests.agents.published import ENVIRONMENT
-from tests.envoy.real_ratelimit import VARIABLE
-from tests.waiting import wait_until
+from tests.envoy.real_ratelimit import VARIABLE, NotStarted, serving
 from tools.bench.http_pairs.callers import DOMAIN, ENTRY, TENANT_KEY
 
 #: A limit that admits everything, and that every question spends.
@@ -75,44 +73,9 @@ def start_ratelimit(stack: ExitStack, valkey: Valkey, folder: Path) -> Server:
     program = shutil.which(os.environ.get(VARIABLE) or "ratelimit")
     if program is None:
         raise Skip(f"{VARIABLE} names no program of envoyproxy/ratelimit")
-    limits = folder / "bench/config"
-    limits.mkdir(parents=True)
-    rate = f"rate_limit: {{ unit: second, requests_per_unit: {MAX_PER_S} }}"
-    entry = f"key: {ENTRY['key']}, value: {ENTRY['value']}"
-    (limits / "bench.yaml").write_text(
-        f"domain: {DOMAIN}\ndescriptors: [{{ {entry}, {rate} }}, {{ key: {TENANT_KEY}, {rate} }}]\n"
-    )
-    ports = {name: str(free_port()) for name in ("PORT", "GRPC_PORT", "DEBUG_PORT")}
-    environment = (
-        os.environ
-        | ports
-        | {
-            **dict.fromkeys(("HOST", "GRPC_HOST", "DEBUG_HOST"), "127.0.0.1"),
-            "LOG_LEVEL": "error",
-            "USE_STATSD": "false",
-            "RUNTIME_ROOT": str(folder),
-            "RUNTIME_SUBDIRECTORY": "bench",
-            "RUNTIME_WATCH_ROOT": "false",
-            "BACKEND_TYPE": "redis",
-            "REDIS_SOCKET_TYPE": "tcp",
-            "REDIS_URL": f"127.0.0.1:{valkey.port}",
-            "REDIS_AUTH": valkey.password,
-        }
-    )
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = stack.enter_context(
-            subprocess.Popen([program], env=environment, stdout=output, stderr=output)
-        )
-    stack.callback(process.kill)
-    port, grpc_port = int(ports["PORT"]), int(ports["GRPC_PORT"])
-    wait_until(
-        lambda: process.poll() is not None or _listens(process.pid, port, grpc_port), "ratelimit to listen"
-    )
-    if process.poll() is not None:
-        raise Skip(f"it did not start: {last_lines(log, count=1)}")
-    return Server(process.pid, port, grpc_port)
-
-
-def _listens(pid: int, *ports: int) -> bool:
-    return {one.laddr.port for one in psutil.Process(pid).net_connections("tcp")}.issuperset(ports)
+    rate = {"rate_limit": {"unit": "second", "requests_per_unit": MAX_PER_S}}
+    limits = {"domain": DOMAIN, "descriptors": [{**ENTRY, **rate}, {"key": TENANT_KEY, **rate}]}
+    try:
+        return Server(*stack.enter_context(serving(program, [limits], folder, valkey.url)))
+    except NotStarted as error:
+        raise Skip(f"it did not start: {error}") from None
