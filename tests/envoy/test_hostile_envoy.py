@@ -62,7 +62,7 @@ class HostileToEnvoy(Hostile):
 
 
 def _export(name: str, records: int, choose: random.Random) -> bytes:
-    """An export of a node that nobody knows, of permits that nobody gave."""
+    """An export of an unknown node, with permits that no process gave."""
     odd = choose.choice(({}, {"code": "9" * 50}, {"flags": "," * 500}, {"retry_after": b"\xff" * 300}))
     logged = [record(f"{name}{number}", **odd) for number in range(records)]  # type: ignore[arg-type]
     message = otlp.ExportLogsServiceRequest(resource_logs=[resource_of(name, *logged)])

@@ -107,7 +107,7 @@ def test_the_log_is_handed_on_to_the_worker_that_gave_the_permit(
         for node in ("edge-1", "edge-2", "edge-1", "edge-2"):
             log(second, permit(first), node, code="503", flags="UF")
         wait_until(lambda: counted(probes, "fuseboard_envoy_outcomes_total") == asked + 4)
-        # The log of each Envoy counts under its name, whoever it came to.
+        # The log of each Envoy counts under its name, whichever worker it came to.
         wait_until(lambda: (limits.get(keys.breaker("production", "payments")) or b"").startswith(b"open"))
         assert counted(probes, "fuseboard_envoy_outcomes_unknown_total") == 0
         log(second, "p1-" + "0" * 24, "edge-1")

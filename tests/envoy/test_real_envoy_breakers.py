@@ -363,7 +363,7 @@ async def test_each_way_to_fail_has_its_kind(
     monkeypatch.setattr(access_log, "note_failure", lambda permit, kind: kinds.append(kind))
     upstream = await asyncio.start_server(closes, "127.0.0.1", 0)
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # nobody listens on it
+        unused.bind(("127.0.0.1", 0))  # no process listens on it
         clusters = {
             "closing": upstream.sockets[0].getsockname()[1],
             "away": unused.getsockname()[1],

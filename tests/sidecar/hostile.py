@@ -133,7 +133,7 @@ class Hostile:
         return self._post(path, json.dumps(content).encode())
 
     def _like_envoy(self) -> bytes:
-        """Questions and logs of Envoy with names that nobody knows, and messages that are none."""
+        """Questions and logs of Envoy with unknown names, and messages that are none."""
         choose = self._random
         if choose.random() < 0.2:
             return self._bytes()

@@ -15,7 +15,7 @@ from fuseboard.contract.words import BreakerState, CallTier, Mode, Outcome, Over
 MAX_BODY_BYTES = 16 * 1024
 #: Reports in one request, and beside an admission. As many with a code and costs fit into a body.
 MAX_REPORTS, MAX_CARRIED_REPORTS = 100, 50
-#: Vendors' own texts are cut to so many letters.
+#: The letters to which vendors' own texts are cut.
 MAX_TEXT = 200
 #: A longer call took this long.
 MAX_ELAPSED_MS = 86_400_000

@@ -169,7 +169,7 @@ def _bind_unix(server: grpc.aio.Server, path: str) -> None:
     if os.path.lexists(path):
         # grpc would remove the file of another process.
         raise FileExistsError(f"{path} is in use")
-    # Between the bind and the mode, nobody but owner and group may connect.
+    # Between the bind and the mode, only owner and group may connect.
     before = os.umask(0o007)
     try:
         server.add_insecure_port(f"unix:{path}")

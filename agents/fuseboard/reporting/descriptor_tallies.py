@@ -34,7 +34,7 @@ from fuseboard.reporting.refusal_samples import template_of
 MAX_DOMAINS, MAX_RULES, MAX_LISTS = 20, 1_000, 50
 #: Bytes of rules, and as many of lists of keys, in one heartbeat.
 MAX_BYTES = 4_000
-#: Pages show 15 minutes. What no gateway has taken for so long is forgotten.
+#: The time after which counts that no gateway has taken are forgotten: pages show 15 minutes.
 KEPT_S = 900.0
 #: Descriptors with the same keys among which examples are looked for.
 _TRIED = 20

@@ -31,7 +31,7 @@ class Waiting(Generic[T]):
             self._go_on_in_a_task(wait)
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more: what was granted is given back."""
+        """The caller does not wait any more: what was granted is given back."""
         self._cancelled = True
         self._wait.cancel()
 
@@ -79,7 +79,7 @@ def begin(decision: Coroutine[Any, Any, T], ended: Callable[[Waiting[T]], None])
     Raises at once what the decision raises at once. Keep what waits: the loop does not.
 
     Until the decision waits for the second time, it has no task of its own: it cannot use ``asyncio.timeout``
-    before that, and must first wait for a future that nobody else awaits (docs/adr, decision 0059).
+    before that, and must first wait for a future that nothing else awaits (docs/adr, decision 0059).
     """
     try:
         wait = decision.send(None)

@@ -56,7 +56,7 @@ class KnownHeads:
     def learn(self, data: bytes, request: Request) -> None:
         """The parser has found ``request`` first in ``data``, between two others; the connection goes on.
 
-        A head is learned if nobody can doubt its end: all its lines end in CR and LF, and ``data`` has
+        A head is learned if its end is beyond doubt: all its lines end in CR and LF, and ``data`` has
         nothing but it and the bytes that its Content-Length names, or one chunk.
         """
         size = data.find(_END) + len(_END)

@@ -29,19 +29,17 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: " for status in HTTPStatus
 }
 
-
-#: When connections are closed, answers that are worked on have so long.
+#: When connections are closed, the time that answers have which are worked on.
 LAST_ANSWERS_S = 0.5
 
-
-#: A peer whose request was not read to its end has so long to read why. If the connection were closed at
-#: once, the bytes that nothing reads would reset it, and the answer could be lost.
+#: The time in which a peer whose request was not read to its end may read why. If the connection were closed
+#: at once, the bytes that nothing reads would reset it, and the answer could be lost.
 LINGER_S = 1.0
 
 #: The most connections beyond the bound that may read why. Further ones are closed at once.
 MAX_LINGERING = 256
 
-#: A connection gets so many answers in one turn of the loop. Then others have theirs.
+#: The answers that a connection gets in one turn of the loop. Then others have theirs.
 PER_TURN = 16
 
 

@@ -5,7 +5,7 @@ from asyncio import IncompleteReadError, StreamReader, StreamWriter
 
 from fuseboard.serving.exchange import JSON
 
-#: A process that does not answer for so long is frozen.
+#: The time after which a process that does not answer counts as frozen.
 ANSWER_S = 2.0
 
 

@@ -23,9 +23,9 @@ logger = logging.getLogger("fuseboard.sidecar")
 OUTCOMES_PATH = "/private/outcomes"
 #: Messages to these paths go together, as a list.
 _TOGETHER = {REPORTS_PATH: MAX_REPORTS, OUTCOMES_PATH: MAX_REPORTS}
-#: So many messages may wait for one worker. More are lost, and counted.
+#: The messages that may wait for one worker. More are lost, and counted.
 MAX_HANDED_ON = 10_000
-#: When a worker stops, messages that wait have so long.
+#: When a worker stops, the time in which it sends the messages that wait.
 LAST_S = 0.5
 
 _encode = msgspec.json.Encoder().encode

@@ -43,8 +43,10 @@ logger = logging.getLogger("fuseboard.sidecar")
 
 #: Admissions that may wait at once. More get 503: no decision.
 MAX_WAITING = 1000
-#: A permit ends so long after the call must have, and the other bounds of permits and requests.
-GRACE_S, UNKNOWN_TIMEOUT_S, LONGEST_S, HOLD_S = 5.0, 60.0, 600.0, 3600.0
+#: The time from the end of a call until its permit ends, and the time of a call without a timeout.
+GRACE_S, UNKNOWN_TIMEOUT_S = 5.0, 60.0
+#: The longest time of a permit, which a request has without a concurrency limit, and that of a request.
+LONGEST_S, HOLD_S = 600.0, 3600.0
 
 #: The header of W3C Trace Context.
 _TRACE = "traceparent"

@@ -39,9 +39,9 @@ logger = logging.getLogger("fuseboard.sidecar")
 
 #: A worker that has died is started again after the first time, then after twice that, up to the last one.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
-#: A worker that ran for so long starts with the first pause again.
+#: The running time after which a worker that dies is started with the first pause again.
 STEADY_S = 60.0
-#: A worker that is told to stop has so long beyond ``drain_s``.
+#: The time beyond ``drain_s`` after which a worker that is told to stop is killed.
 STOP_S = 10.0
 
 #: The figures of this process, beside those of its workers.
