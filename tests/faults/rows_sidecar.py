@@ -71,13 +71,12 @@ def _all(what: str, expected: str, calls: Iterable[Call]) -> None:
         raise Broken(f"{what} should be {expected}: {dict(found)}")
 
 
-def _without_decision(one: Beside, dependency: str = "open-road") -> list[Call]:
-    """The application asks a sidecar that does not answer, and goes on."""
-    return [one.call(dependency, timeout_s=CLIENT_S) for _ in range(_CALLS)]
-
-
-def _longest_ms(calls: Iterable[Call]) -> str:
-    return f"{1000 * max(call.waited_s for call in calls):.0f} ms"
+def _go_on_without(one: Beside) -> str:
+    """The application asks a sidecar that does not answer, and goes on. Raises ``Broken`` if it does not."""
+    calls = [one.call("open-road", timeout_s=CLIENT_S) for _ in range(_CALLS)]
+    _all("calls without an answer of the sidecar", UNGUARDED, calls)
+    longest_ms = 1000 * max(call.waited_s for call in calls)
+    return f"{len(calls)} calls went on without it, the longest after {longest_ms:.0f} ms"
 
 
 def _take_probes(field: Field, one: Beside, limits: "client.Redis") -> list[Call]:
@@ -125,7 +124,7 @@ def killed(field: Field) -> str:
         slots = _take_slots(one)
         one.kill()
         began = time.monotonic()
-        alone = _without_decision(one)
+        alone = _go_on_without(one)
         one.begin()
         answer = one.report(*slots, *probes)
         _close(field, one, limits)
@@ -135,13 +134,11 @@ def killed(field: Field) -> str:
         # All of them, and no more.
         _all("the call without a slot", "concurrency", [one.call("open-road")])
         one.report(*again)
-    _all("calls without a sidecar", UNGUARDED, alone)
     if (answer["accepted"], set(answer["unknown"])) != (0, {call.permit for call in [*slots, *probes]}):
         raise Broken(f"permits of before: {answer}")
     return (
-        f"{len(alone)} of {_CALLS} calls went on without it, the longest after {_longest_ms(alone)};"
-        f" started again: {len(answer['unknown'])} permits of before are unknown; after the kill, the breaker"
-        f" closes in {closed_s:.1f} s, and all {SLOTS} slots are free in {free_s:.1f} s"
+        f"{alone}; started again: {len(answer['unknown'])} permits of before are unknown; after the kill,"
+        f" the breaker closes in {closed_s:.1f} s, and all {SLOTS} slots are free in {free_s:.1f} s"
     )
 
 
@@ -156,7 +153,7 @@ def frozen(field: Field) -> str:
         since = field.begin_anew()
         time.sleep(WINDOW_S)
         one.freeze()
-        alone = _without_decision(one)
+        alone = _go_on_without(one)
         one.go_on()
         began = time.monotonic()
         # The next answer comes after those of all that waited before.
@@ -167,13 +164,11 @@ def frozen(field: Field) -> str:
         free_s = time.monotonic() - began
         one.report(*_take_slots(one))
         worst = surely_in_one_window(times_of(field, "d:strict", since, decided), WINDOW_US)
-    _all("calls without an answer", UNGUARDED, alone)
     if UNGUARDED in {call.how for call in decided} or worst > LIMIT:
         raise Broken(f"afterwards: {Counter(call.how for call in decided)}; worst window {worst}/{LIMIT}")
     return (
-        f"{len(alone)} of {_CALLS} calls went on, the longest after {_longest_ms(alone)}; thawed, it admits"
-        f" {late:.0f} of them too late, no permit is open after {free_s:.1f} s, and all {SLOTS} slots are"
-        f" free; worst window {worst}/{LIMIT}"
+        f"{alone}; thawed, it admits {late:.0f} of them too late, no permit is open after {free_s:.1f} s,"
+        f" and all {SLOTS} slots are free; worst window {worst}/{LIMIT}"
     )
 
 
