@@ -24,7 +24,7 @@ BUCKETS = {"second": 1_000, "minute": 60_000}
 
 _AFTER = "charged after the work; only a check with 0 hits is refused"
 
-#: What answers have by ``headers`` of a domain.
+#: The headers that answers have, in words.
 HEADERS = {
     Headers.OFF: "no headers with what is left",
     Headers.ON: "allowed answers have RateLimit and RateLimit-Policy",
