@@ -170,7 +170,7 @@ def test_other_commands_load_no_parser() -> None:
 
 def test_a_sidecar_loads_no_other_command() -> None:
     commands = {name for name in modules_of("sidecar") if name.startswith("fuseboard.cli.")}
-    assert commands == {"fuseboard.cli.sidecar"}
+    assert commands == {"fuseboard.cli.sidecar", "fuseboard.cli.listener_options"}
 
 
 @pytest.mark.parametrize(
