@@ -290,6 +290,8 @@ async def test_the_nearest_limit_that_can_refuse_is_shown(answering: Answering) 
 async def test_a_bucket_is_full_again_when_what_was_spent_is_refilled(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Other tests must not find the end of another day.
+    monkeypatch.setattr(answers, "_ends", {})
     async with answering(RULES) as envoy:
         quick = await envoy.ask(request(descriptor(("quick", "x"), hits=10)))
         assert quick.statuses[0].duration_until_reset.seconds == 10
