@@ -133,7 +133,7 @@ WRONG = [
     (
         "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute}\n  accepts_override: 1000000000",
         3,
-        "accepts_override.descriptor.window_ms: too long",
+        "accepts_override.k.window_ms: too long",
     ),
     ("domain: d\ndescriptors: &a []", 2, "Anchors"),
     ("domain: !!str d", 1, "Tags"),
@@ -190,6 +190,30 @@ def test_the_words_of_entries_name_tenant_and_caller() -> None:
     assert call.verdict is Verdict.CALL
     assert alone.verdict is unknown.verdict is Verdict.UNMATCHED
     assert rules.match("other", [[("tenant", "acme")]])[0].verdict is Verdict.UNMATCHED
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "shown"),
+    [
+        (["tenant", "remote_address"], "", "tenant.remote_address"),
+        (["a key/with (signs)"], "", "a-key-with-signs"),
+        (["k" * 100, "ip"], "", "k" * 61 + ".ip"),
+        (["("], "", "descriptor"),
+        (["ip"], "per-address", "per-address"),
+        (["ip"], "per address", "ip"),
+    ],
+)
+def test_a_limit_without_a_name_has_the_keys_of_its_rule(keys: list[str], name: str, shown: str) -> None:
+    rule: dict[str, Any] = {"rate_limit": {"unit": "hour", "requests_per_unit": 1, "name": name}}
+    for key in reversed(keys):
+        rule = {"descriptors": [{"key": key} | rule]}
+    file = read(yaml.safe_dump({"domain": "edge"} | rule))
+    assert file.domain is not None
+    (found,) = file.domain.rules
+    while found.then:
+        (found,) = found.then
+    assert found.limit is not None
+    assert found.limit.name == shown
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ _NULL, _INT, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("null", "int", "b
 #: A 0 before another digit begins an octal number in YAML, which people rarely mean.
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})")
 _TRUE = frozenset({"true", "yes", "on"})
+#: Characters of the name of a limit.
+_MAX_NAME = 64
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -160,7 +163,7 @@ class _Reader:
         if self.problems:
             self.misread.add(())
         headers = self._scalar(words.get("headers"), f"one of {', '.join(Headers)}", _as_headers, Headers.OFF)
-        rules = tuple(self._rules((), words.get("descriptors")))
+        rules = tuple(self._rules((), (), words.get("descriptors")))
         return DescriptorDomain(domain=name, rules=rules, headers=headers)
 
     def _is_plain(self, text: str) -> bool:
@@ -193,17 +196,18 @@ class _Reader:
                 return False
         return True
 
-    def _rules(self, place: Place, node: Node | None) -> Iterator[DescriptorRule]:
+    def _rules(self, place: Place, above: tuple[str, ...], node: Node | None) -> Iterator[DescriptorRule]:
         for number, item in enumerate(self._items(node)):
             here = (*place, number)
             self.lines[here] = _line(item)
             before = len(self.problems)
             words = self._words(item, _RULE)
             self._read_unused(words)
-            rule = self._rule(words)
+            keys = (*above, self._text(words.get("key")))
+            rule = self._rule(keys, words)
             if len(self.problems) > before:
                 self.misread.add(here)
-            yield replace(rule, then=tuple(self._rules(here, words.get("descriptors"))))
+            yield replace(rule, then=tuple(self._rules(here, keys, words.get("descriptors"))))
 
     def _read_unused(self, words: dict[str, Node]) -> None:
         """Words of envoyproxy/ratelimit without an effect here. Generated files have each flag, as false."""
@@ -225,8 +229,8 @@ class _Reader:
                 "shadow_mode, which never refuses.",
             )
 
-    def _rule(self, words: dict[str, Node]) -> DescriptorRule:
-        """The rule, without those below it."""
+    def _rule(self, keys: tuple[str, ...], words: dict[str, Node]) -> DescriptorRule:
+        """The rule with these keys, without the rules below it."""
         shadow = self._flag(words.get("shadow_mode"))
         measure = self._text(words.get("measure")) or "calls"
         limit, rate = None, self._words(words.get("rate_limit"), _LIMIT)
@@ -235,11 +239,17 @@ class _Reader:
         if unlimited and not _is_missing(rate.get("unit")):
             self.problem(_line(rate["unit"]), "An unlimited rule has no unit: remove it.")
         elif not unlimited and not _is_missing(words.get("rate_limit")):
-            limit = self._limit(words["rate_limit"], rate, measure=measure, shadow=shadow)
+            limit = self._limit(
+                words["rate_limit"],
+                rate,
+                name=name if is_slug(name) else _limit_name(keys),
+                measure=measure,
+                shadow=shadow,
+            )
         if shadow and limit is None:
             self.note(_line(words["shadow_mode"]), "shadow_mode has no effect without a limit of the rule.")
         return DescriptorRule(
-            key=self._text(words.get("key")),
+            key=keys[-1],
             value=self._text(words.get("value")),
             limit=limit,
             unlimited=unlimited,
@@ -256,18 +266,14 @@ class _Reader:
             accepts_override=self._whole(words.get("accepts_override")),
         )
 
-    def _limit(self, node: Node, rate: dict[str, Node], *, measure: str, shadow: bool) -> Limit | None:
+    def _limit(
+        self, node: Node, rate: dict[str, Node], *, name: str, measure: str, shadow: bool
+    ) -> Limit | None:
         unit = self._text(rate.get("unit")).lower()
         requests = self._whole(rate.get("requests_per_unit"), "; for more, write unlimited: true")
         if _is_missing(rate.get("requests_per_unit")):
             self.note(_line(node), "requests_per_unit is missing: the limit is 0.")
-        name = self._text(rate.get("name"))
-        fields: dict[str, Any] = {
-            "name": name if is_slug(name) else "descriptor",
-            "limit": requests,
-            "measure": measure,
-            "shadow": shadow,
-        }
+        fields: dict[str, Any] = {"name": name, "limit": requests, "measure": measure, "shadow": shadow}
         if unit in BUCKETS:
             return Limit(window_ms=_MS[unit], burst=max(1, requests), **fields)
         if unit not in (*_MS, *_LONG_MS):
@@ -389,6 +395,12 @@ def _as_whole(node: ScalarNode) -> int | None:
         return None
     number = int(node.value)
     return number if 0 <= number <= MAX_LIMIT else None
+
+
+def _limit_name(keys: tuple[str, ...]) -> str:
+    """``tenant.remote_address``: the name of a limit to which the file gives none. Of a long one, its end."""
+    name = _NOT_IN_NAMES.sub("-", ".".join(keys))[-_MAX_NAME:]
+    return name.strip("._-") or "descriptor"
 
 
 def _confused(rule: DescriptorRule, key: str) -> str | None:
