@@ -77,6 +77,15 @@ def test_the_commands_of_the_page_work(ctl: Any) -> None:
     assert "matches the file" in ctl("envoy", "import", "limits.yaml", "--plan")[1]
 
 
+def test_a_plan_says_what_is_not_as_in_envoyproxy_ratelimit(ctl: Any) -> None:
+    rule = "{key: k, rate_limit: {unit: week, requests_per_unit: 1}}"
+    Path("weekly.yaml").write_text(f"domain: weekly\ndescriptors:\n- {rule}\n")
+    code, planned, errors = ctl("envoy", "import", "weekly.yaml", "--plan")
+    assert code == Exit.DONE, errors
+    assert "+ descriptors weekly" in planned
+    assert "weekly.yaml:3: note: A week begins on Monday" in errors
+
+
 def test_files_are_imported_together_or_not_at_all(ctl: Any) -> None:
     before = head()
     Path("wrong.yaml").write_text("domain: mesh\ndescriptors:\n- key: k*\n")
@@ -100,10 +109,10 @@ def test_a_domain_with_slashes_is_imported_exported_and_removed(ctl: Any) -> Non
     name = "default/gateway-1/http"
     text = FILE.replace("domain: edge", f"domain: {name}")
     Path("gateway.yaml").write_bytes(text.replace("\n", "\r\n").encode())
-    assert ctl("envoy", "import", "gateway.yaml", "--apply", "--yes", *WHY)[0] == Exit.OK
+    assert ctl("envoy", "import", "gateway.yaml", "--apply", "--yes", *WHY)[0] == Exit.DONE
     assert DescriptorFile.objects.get().name == name
     assert ctl("envoy", "export", name)[1] == text
-    assert ctl("envoy", "remove", name, *WHY)[0] == Exit.OK
+    assert ctl("envoy", "remove", name, *WHY)[0] == Exit.DONE
     assert not DescriptorFile.objects.exists()
 
 

@@ -72,6 +72,8 @@ def import_files(client: Client, given: argparse.Namespace) -> None:
     if given.apply:
         apply_content(client, given, plan.encode(), "application/yaml")
     else:
+        for path, _, file in files:
+            sys.stderr.writelines(f"{path}:{line}: note: {text}\n" for line, text in file.notes)
         show_plan(client, given, plan.encode(), "application/yaml")
 
 
