@@ -59,7 +59,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "money_budget": ("/accounts", "tbody a[href^='/budgets/of/']"),
     "envoy": "/envoy",
     "envoy_domain": ("/envoy", "tbody a[href^='/envoy/of/']"),
-    "edit_envoy_domain": ("envoy_domain", "a[href$='/edit']"),
+    "edit_envoy_domain": ("envoy_domain", "a[href^='/envoy/edit/']"),
     "new_envoy_domain": "/envoy/new",
     "tiers": "/tiers",
     "edit": ("/tiers", "tbody a[href^='/edit/tier']"),
