@@ -356,6 +356,20 @@ async def test_allowed_answers_have_the_headers_that_the_domain_says(answering: 
         assert headers(await envoy.ask(request(descriptor(("to", "x"))))) == {}
 
 
+async def test_of_two_counters_of_one_limit_headers_have_the_one_with_the_least_left(
+    answering: Answering,
+) -> None:
+    async with answering(policy_of(f"headers: on{FILE}", policy=RULES)) as envoy:
+        for left in (2, 1):
+            both = request(descriptor(("path", "/a")), descriptor(("path", f"/{left}")))
+            assert headers(await envoy.ask(both)) == {
+                "ratelimit-policy": '"paths";q=3;w=86400',
+                "ratelimit": f'"paths";r={left}',
+            }
+        checked = request(descriptor(("path", "/a"), hits=0), descriptor(("path", "/b")))
+        assert headers(await envoy.ask(checked))["ratelimit"] == '"paths";r=1'
+
+
 async def test_legacy_headers_are_those_of_the_limit_with_the_least_left(answering: Answering) -> None:
     async with answering(policy_of(f"headers: legacy{FILE}", policy=RULES)) as envoy:
         asked = request(

@@ -1,7 +1,7 @@
 """Decisions as answers of Envoy's rate limit service."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from time import time
 
 from msgspec.structs import replace
@@ -73,15 +73,24 @@ def _add(message: pb.RateLimitResponse, headers: Iterable[tuple[str, str]]) -> N
 
 
 def _headers(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
-    """The headers of the middlewares. A limit that was checked and then charged is listed once."""
+    """The headers of the middlewares. A limit with several counters is listed once, with the least left.
+
+    Descriptors with other values have other counters, and so have rules with the same keys and no name. A
+    limit that was checked and then charged has two figures, too.
+    """
     if not decisions:
         return []
-    limits = {
-        (limit.name, limit.limit, limit.window_ms): limit
-        for decision in decisions
-        for limit in decision.limits
-    }
+    limits: dict[tuple[object, ...], LimitStatus] = {}
+    for limit in (limit for decision in decisions for limit in decision.limits):
+        key = limit.name, limit.limit, limit.window_ms, limit.algorithm, limit.measure, limit.shadow
+        if key not in limits or _left(limit) < _left(limits[key]):
+            limits[key] = limit
     return limit_headers(replace(decisions[-1], limits=tuple(limits.values())))
+
+
+def _left(limit: LimitStatus) -> float:
+    """A limit of which nothing is known counts as the one with the most left."""
+    return inf if limit.remaining is None else limit.remaining
 
 
 def _legacy(asked: Asked, message: pb.RateLimitResponse) -> list[tuple[str, str]]:
