@@ -58,6 +58,20 @@ def test_check_names_the_headers_of_a_domain(limits_yaml: Path, capsys: pytest.C
     assert '"headers":"legacy"' in capsys.readouterr().out
 
 
+def test_check_says_whether_a_rule_that_charges_after_the_work_can_refuse(
+    limits_yaml: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits_yaml.write_text(
+        "domain: d\ndescriptors:\n"
+        "- {key: own, charge: after, measure: tokens, rate_limit: {unit: day, requests_per_unit: 9}}\n"
+        "- {key: call, charge: after, measure: tokens, dependency: payments}\n"
+    )
+    assert main(["envoy", "check", "limits.yaml"]) == 0
+    _, _, own, _, call = capsys.readouterr().out.splitlines()
+    assert own.endswith("charged after the work; only a check with 0 hits is refused")
+    assert call.endswith("charged after the work, never refused")
+
+
 def test_try_prints_json(limits_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["-d", "generic_key=slow-path", "-d", "generic_key=a=b"]
     assert main(["envoy", "try", "limits.yaml", "--json", *asked]) == 0

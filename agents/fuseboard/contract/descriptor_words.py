@@ -23,6 +23,8 @@ PlacedRule: TypeAlias = tuple[Place, tuple[DescriptorRule, ...]]
 BUCKETS = {"second": 1_000, "minute": 60_000}
 
 _AFTER = "charged after the work; only a check with 0 hits is refused"
+#: A call cannot be checked.
+_CALL_AFTER = "charged after the work, never refused"
 
 #: The headers that answers have, in words.
 HEADERS = {
@@ -61,7 +63,7 @@ def meaning(rule: DescriptorRule) -> str:
     """How the rule decides, in one line."""
     after = [
         *([f"hits are {rule.measure}"] if rule.measure != "calls" else []),
-        *([_AFTER] if rule.charge is Charge.AFTER else []),
+        *([_CALL_AFTER if rule.dependency else _AFTER] if rule.charge is Charge.AFTER else []),
         *(["counted, never refused: shadow_mode"] if rule.limit is not None and rule.limit.shadow else []),
         *(["all its values share the counter of a rate_limit"] if rule.share else []),
         *([f"a request may state up to {rule.accepts_override:,}"] if rule.accepts_override else []),
