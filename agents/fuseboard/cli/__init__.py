@@ -22,8 +22,8 @@ from typing import Any
 
 from fuseboard.errors import Misconfigured
 
-#: The module of each command. It has ``add_to`` for its options, and ``run``. A command imports no module of
-#: another one: a sidecar runs in every pod, and would keep all of them in memory.
+#: The module of each command. It has ``add_to`` for its options, and ``run``. Only that of the given command
+#: is imported: a sidecar runs in every pod, and would keep all of them in memory.
 _MODULES = {
     "doctor": "fuseboard.cli.doctor",
     "explain": "fuseboard.cli.explain",
