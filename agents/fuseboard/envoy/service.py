@@ -107,7 +107,13 @@ class RateLimitService:
             try:
                 # Envoy does not wait for long: it takes no answer for an allowance.
                 permit = await agent.admit_call(
-                    call.dependency, tenant=call.tenant, cost=call.cost, costs=call.costs, wait_s=0
+                    call.dependency,
+                    tenant=call.tenant,
+                    cost=call.cost,
+                    costs=call.costs,
+                    # As when they are charged after the work.
+                    spend_costs=True,
+                    wait_s=0,
                 )
             except Refused as refused:
                 taken.parts[place] = refused.decision
