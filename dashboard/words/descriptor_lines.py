@@ -34,6 +34,8 @@ class RuleChange:
     rule: str
     before: str = ""
     after: str = ""
+    #: The headers of answers are those of the domain.
+    is_of_rule: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +45,19 @@ class FileDifference:
     is_reordered: bool
 
     def number(self, what: str) -> int:
-        return sum(change.what == what for change in self.changes)
+        return sum(change.what == what and change.is_of_rule for change in self.changes)
 
     @property
     def words(self) -> str:
-        """``2 rules added, 1 changed``."""
+        """``Rules: 2 added, 1 changed``."""
         counts = [(self.number(what), what) for what in ("added", "changed", "removed")]
         parts = [f"{number:,} {what}" for number, what in counts if number]
-        if not parts:
-            return "The order of rules changes" if self.is_reordered else "No rule changes"
-        return f"Rules: {', '.join(parts)}" + ("; the order changes" if self.is_reordered else "")
+        found = [
+            *([f"rules: {', '.join(parts)}"] if parts else []),
+            *(["the order of rules changes"] if self.is_reordered else []),
+            *(["the headers of answers change"] if not all(one.is_of_rule for one in self.changes) else []),
+        ]
+        return "; ".join(found or ["no rule changes"]).capitalize()
 
 
 def rule_lines(file: DescriptorFile, figures: Mapping[str, RuleFigures]) -> list[RuleLine]:
@@ -83,7 +88,13 @@ def difference_of_rules(before: DescriptorDomain | None, after: DescriptorDomain
     was, now = (domain.headers if domain is not None else Headers.OFF for domain in (before, after))
     if was is not now:
         changes.append(
-            RuleChange(what="changed", rule="headers of answers", before=HEADERS[was], after=HEADERS[now])
+            RuleChange(
+                what="changed",
+                rule="headers of answers",
+                before=HEADERS[was],
+                after=HEADERS[now],
+                is_of_rule=False,
+            )
         )
     both = [path for path in old if path in new]
     return FileDifference(changes=tuple(changes), is_reordered=both != [path for path in new if path in old])
