@@ -25,6 +25,8 @@ MAX_LISTS, MAX_LISTS_OF_POD = 50, 25
 MAX_UNKNOWN, MAX_UNKNOWN_OF_POD = 20, 5
 #: Pods of one domain in one step that are listed, those with the most descriptors.
 MAX_LISTED = 50
+#: Twice as many pods are counted exactly. Of equal pods, each one beyond that takes from all others.
+_COUNTED = 1_000
 #: The most that one tally can add to a row: a pod that answers 200,000 descriptors per second for 5 s.
 MAX_COUNT = 1_000_000
 #: Processes whose last number is remembered.
@@ -51,7 +53,7 @@ class _Step:
         #: Pod -> how many lists it brought.
         self.brought: Counter[str] = Counter()
         #: The descriptors that each pod answered.
-        self.pods = HeavyHitters(MAX_LISTED)
+        self.pods = HeavyHitters(_COUNTED)
 
     def add_rule(self, one: RuleTally, pod: str) -> None:
         counts = self.rules.setdefault(one.rule, [0, 0, 0])

@@ -241,6 +241,16 @@ def test_a_step_names_the_pods_that_answered_most_and_no_more_than_a_bound() -> 
     assert 1_000 < pods[0][1] <= 1_005
 
 
+def test_each_pod_of_a_large_fleet_is_counted_from_all_its_heartbeats() -> None:
+    kept = DescriptorFigures()
+    for number in range(1, 4):
+        for pod in range(5 * descriptor_figures.MAX_LISTED):
+            rule = RuleTally("edge", "ip", 100)
+            kept.record(beat(f"pod-{pod}", descriptors=tally(number, rule)), KNOWN, NOON)
+    pods = document(kept)["steps"][0][1]["pods"]
+    assert [asked for _, asked in pods] == [300] * descriptor_figures.MAX_LISTED
+
+
 @pytest.mark.parametrize("kind", ["tenant", "user", "ip", "api_key"])
 @pytest.mark.usefixtures("token", "thread_connections")
 async def test_no_example_names_a_caller_that_was_erased(database: Any, kind: str) -> None:
