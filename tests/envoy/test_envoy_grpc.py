@@ -325,13 +325,17 @@ async def test_a_file_that_is_wrong_is_named_before_the_service_binds(
             pass
 
 
-async def test_a_renewed_certificate_waits_for_its_key(tmp_path: Path) -> None:
+async def test_a_renewed_certificate_waits_for_its_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path)
     async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)) as running:
         renewed = authority.ca.issue_cert("localhost")
         renewed.cert_chain_pems[0].write_to_path(authority.tls.cert)
-        async with secure(authority, running.port, "envoy-1.example.com") as channel:
-            assert await ask(channel, b"hello") == b"<hello>"
+        for _ in range(3):
+            async with secure(authority, running.port, "envoy-1.example.com") as channel:
+                assert await ask(channel, b"hello") == b"<hello>"
+        assert caplog.text.count("envoy.certificates") == 1
         renewed.private_key_pem.write_to_path(authority.tls.key)
         async with secure(authority, running.port, "envoy-1.example.com") as channel:
             assert await ask(channel, b"hello") == b"<hello>"

@@ -184,19 +184,21 @@ def _credentials(tls: MutualTls) -> grpc.ServerCredentials:
     """Each handshake reads the files again, if they have changed."""
     first = _read(tls)
     _check(tls)
-    known = first
+    known, told = first, ""
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal known
+        nonlocal known, told
         try:
             found = _read(tls)
             if found == known:
                 return None
             _check(tls)
         except Misconfigured as error:
-            logger.warning("envoy.certificates: the earlier ones are used: %s", error)
+            # Anyone can begin a handshake, so a problem is logged once.
+            if told != (told := str(error)):
+                logger.warning("envoy.certificates: the earlier ones are used: %s", error)
             return None
-        known = found
+        known, told = found, ""
         return _configuration(*found)
 
     return grpc.dynamic_ssl_server_credentials(_configuration(*first), changed, True)
@@ -222,9 +224,9 @@ def _check(tls: MutualTls) -> None:
     try:
         # Without a password, OpenSSL would ask the terminal for that of an encrypted key.
         context.load_cert_chain(tls.cert, tls.key, password="")
-    except OSError:
+    except OSError as error:
         raise Misconfigured(
-            f"--tls-key {tls.key} does not fit --tls-cert {tls.cert}: pass the private key of this "
+            f"--tls-key {tls.key} does not fit --tls-cert {tls.cert} ({error}): pass the private key of this "
             "certificate in PEM, without a passphrase"
         ) from None
 

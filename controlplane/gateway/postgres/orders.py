@@ -99,7 +99,7 @@ class Orders:
         if not known:
             forgotten = fleet is not None and erase_tenant(fleet.sums, tenant, before=at)
             # Without the tenant: the log would keep what is erased here.
-            log.info("gateway.tenant_erased", environment=environment, changed=forgotten)
+            log.info("gateway.caller_erased", environment=environment, changed=forgotten)
         if fleet is not None and not fleet.sums.usage.is_erased(tenant, at):
             # The environment had no pod yet when the order was read.
             fleet.sums.usage.erase(tenant, at=at)

@@ -115,7 +115,12 @@ SMALL = {
     "weekly_weeklysummary",
 }
 #: Findings in migrations after the last release, and the reason why each is right here.
-ALLOWED: dict[str, tuple[set[str], str]] = {}
+ALLOWED: dict[str, tuple[set[str], str]] = {
+    "policies.0024_name_domains_with_slashes": (
+        {"ALTER_COLUMN"},
+        "Postgres allows longer texts without a look at the rows, and no release has this table.",
+    ),
+}
 #: A plain index is right for a small table.
 _ONLY_FOR_GROWING = {"CREATE_INDEX", "CREATE_INDEX_EXCLUSIVE", "DROP_INDEX"}
 _LOCKING = {
