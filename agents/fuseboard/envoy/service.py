@@ -111,7 +111,7 @@ class RateLimitService:
                     tenant=call.tenant,
                     cost=call.cost,
                     costs=call.costs,
-                    # As when they are charged after the work.
+                    # With charge: after, they also spend the quotas of the tenant.
                     spend_costs=True,
                     wait_s=0,
                 )
