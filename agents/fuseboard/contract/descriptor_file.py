@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
@@ -109,10 +110,11 @@ def read_file(text: str) -> DescriptorFile:
     except _TooManyProblemsError:
         more = f"Reading ended after {MAX_PROBLEMS} problems. Correct them, then check the file again."
         reader.problems.append(Remark(reader.problems[-1].line, more))
+    by_line = attrgetter("line")
     return DescriptorFile(
         domain=None if reader.problems else domain,
-        problems=tuple(sorted(reader.problems)),
-        notes=tuple(sorted(reader.notes)),
+        problems=tuple(sorted(reader.problems, key=by_line)),
+        notes=tuple(sorted(reader.notes, key=by_line)),
         lines=reader.lines,
     )
 
