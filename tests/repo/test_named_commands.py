@@ -34,7 +34,8 @@ MAKE = re.compile(
     re.MULTILINE,
 )
 FUSEBOARD = re.compile(
-    rf"(?:{START}|\S\s{{3,}})fuseboard (?P<rest>[a-z][^\n`#;]*?)(?=[\n`#;]|&&|\s{{3,}}|$)", re.MULTILINE
+    rf"(?:{START}|\S\s{{3,}})fuseboard (?P<rest>[a-z][^\n`#;]*?)(?=[\n`#;]|</code>|&&|\s{{3,}}|$)",
+    re.MULTILINE,
 )
 MODULE = re.compile(r"\bpython3? -m (?P<name>[a-z][\w.]*)")
 
