@@ -22,8 +22,8 @@ _GROWN_BYTES = 1_000_000
 _FRESH_S = 30.0
 
 _NO_TRIGGERS = "SET LOCAL session_replication_role = replica"
-#: What empties and fills. Django closes its own connection after each test, and Postgres reads the catalog of
-#: 100 tables again for the next one: 15 ms of processor time.
+#: The connection that empties and fills. Django closes its own after each test, and Postgres reads the
+#: catalog of 100 tables again for the next one: 15 ms of processor time.
 _kept: psycopg.Connection | None = None
 _EMPTY = """
 CREATE OR REPLACE FUNCTION empty_tables() RETURNS void LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$

@@ -107,7 +107,7 @@ class Log:
         return told
 
 
-#: Those up to the odd header are answers of Envoy 1.40: what the upstream did, or which cluster was asked.
+#: The records up to the odd header are of Envoy 1.40: what the upstream did, or which cluster was asked.
 JUDGED = {
     "a good answer": ({}, (OK, None, 0.006, 0)),
     "a mistake of the caller": ({"code": "404"}, (NEUTRAL, None, None, 0)),

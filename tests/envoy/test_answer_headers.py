@@ -1,30 +1,8 @@
 """The headers of the rate limit service's answers, which the word ``headers`` of a domain chooses."""
 
-from fuseboard.contract.limits import Limit
-from fuseboard.contract.words import Dimension
-from tests.agents.servers import POLICY
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import descriptor, headers, request
-
-FILE = """
-domain: edge
-descriptors:
-  - key: path
-    rate_limit: {unit: day, requests_per_unit: 3, name: paths}
-  - key: quick
-    rate_limit: {unit: minute, requests_per_unit: 60}
-  - key: watched
-    shadow_mode: true
-    rate_limit: {unit: day, requests_per_unit: 1}
-  - key: free
-    rate_limit: {unlimited: true}
-  - key: user
-    means: user
-  - key: to
-    dependency: payments
-"""
-PER_USER = Limit(name="per-user", limit=2, window_ms=3_600_000, burst=2, per=(Dimension.USER,))
-RULES = policy_of(FILE, policy=POLICY, subject_limits=(PER_USER,))
+from tests.envoy.test_rate_limit_service import FILE, RULES
 
 
 async def test_allowed_answers_have_the_headers_that_the_domain_says(answering: Answering) -> None:

@@ -42,7 +42,7 @@ descriptors:
 PATH = request(descriptor(("path", "/a")))
 CALL = request(descriptor(("to", "x")))
 PROTOBUF = {"content-type": "application/x-protobuf"}
-#: What is given back must not come back by itself.
+#: The window is long, so no call comes back by itself.
 LEFT = 10
 PAYMENTS = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(window(LEFT, 3_600),))
 RULES = policy_of(FILE, dependencies=(PAYMENTS,))

@@ -228,24 +228,6 @@ async def test_tokens_are_no_calls(answering: Answering) -> None:
         assert remaining(await envoy.ask(request(descriptor(("tenant", "acme"))))) == [3]
 
 
-@pytest.mark.parametrize("charge", ["before", "after"])
-async def test_tokens_of_a_call_are_those_of_its_tenant(answering: Answering, charge: str) -> None:
-    file = FILE.replace(
-        "        measure: tokens\n        charge: after\n",
-        f"        measure: tokens\n        charge: {charge}\n",
-    )
-    async with answering(policy_of(file, policy=POLICY, tiers=RULES.tiers)) as envoy:
-        call = request(descriptor(("tenant", "acme"), ("tokens_to", "x"), hits=10))
-        assert codes(await envoy.ask(call)) == (OK, [OK])
-        check = request(descriptor(("tokens_of", "acme"), hits=0))
-
-        async def checked() -> pb.RateLimitResponse:
-            return await envoy.ask(check)
-
-        await eventually(checked, accept=lambda one: one.overall_code == OVER)
-        assert codes(await envoy.ask(call))[0] == (OVER if charge == "before" else OK)
-
-
 async def test_a_budget_may_be_larger_than_the_figures_of_envoy(answering: Answering) -> None:
     budget = Budget(name="all", amount=2**33, period=Period.MONTH, measure="tokens")
     tiers = tuple(msgspec.structs.replace(tier, budgets=(budget,)) for tier in POLICY.tiers)

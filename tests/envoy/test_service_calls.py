@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from fuseboard.contract.limits import Limit
 from fuseboard.contract.policy import MAX_WAIT_MS, Policy
@@ -11,9 +12,9 @@ from fuseboard.contract.words import Outcome
 from fuseboard.envoy import rls_pb2 as pb
 from tests.agents.limit_kinds import window
 from tests.agents.servers import BREAKER, POLICY
-from tests.envoy.conftest import Answering
+from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import OK, OVER, codes, descriptor, headers, request
-from tests.envoy.test_rate_limit_service import RULES
+from tests.envoy.test_rate_limit_service import FILE, RULES
 from tests.waiting import eventually
 
 
@@ -72,19 +73,27 @@ async def test_hits_of_a_call_are_calls_or_costs(answering: Answering) -> None:
         assert codes(refused) == (OVER, [OVER])
         assert not refused.statuses[0].HasField("current_limit"), "that of a vendor is not shown"
         await eventually(left, accept=lambda found: found == [10 - 3 - 1 - 1, 100 - 40 - 1])
-        # What is charged after the work is no call.
+        # A charge after the work is no call.
         await envoy.ask(request(descriptor(("tokens_to", "x"), hits=50)))
         await eventually(left, accept=lambda found: found == [10 - 3 - 1 - 1, 100 - 40 - 50 - 1])
 
 
-async def test_the_costs_of_a_call_are_charged_to_its_tenant(answering: Answering) -> None:
-    async with answering(RULES) as envoy:
-        await envoy.ask(request(descriptor(("tenant", "acme"), ("tokens_to", "x"), hits=10)))
+@pytest.mark.parametrize("charge", ["before", "after"])
+async def test_tokens_of_a_call_are_those_of_its_tenant(answering: Answering, charge: str) -> None:
+    file = FILE.replace(
+        "        measure: tokens\n        charge: after\n",
+        f"        measure: tokens\n        charge: {charge}\n",
+    )
+    async with answering(policy_of(file, policy=RULES)) as envoy:
+        call = request(descriptor(("tenant", "acme"), ("tokens_to", "x"), hits=10))
+        assert codes(await envoy.ask(call)) == (OK, [OK])
+        check = request(descriptor(("tokens_of", "acme"), hits=0))
 
-        async def check() -> pb.RateLimitResponse:
-            return await envoy.ask(request(descriptor(("tokens_of", "acme"), hits=0)))
+        async def checked() -> pb.RateLimitResponse:
+            return await envoy.ask(check)
 
-        await eventually(check, accept=lambda one: one.overall_code == OVER)
+        await eventually(checked, accept=lambda one: one.overall_code == OVER)
+        assert codes(await envoy.ask(call))[0] == (OVER if charge == "before" else OK)
 
 
 async def test_envoy_waits_for_no_call(answering: Answering) -> None:
