@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
@@ -26,6 +26,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 from fuseboard.contract.words import OverrideMode
 from tests.tenants import create_tenants
+from tests.waiting import wait_until
 
 #: In the order of an edit.
 STEPS = (
@@ -59,10 +60,14 @@ def find(step: str) -> tuple[Any, str]:
 
 
 def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1) -> None:
-    """Run ``work`` in a child process that kills itself at the ``nth`` call of ``step``."""
+    """Run ``work`` in a child process that kills itself at the ``nth`` call of ``step``.
+
+    Returns when Postgres has noticed, too: until then, the transaction of the child holds its locks.
+    """
     connections.close_all()
     child = os.fork()
     if not child:
+        connection.settings_dict["OPTIONS"]["application_name"] = f"killed-{os.getpid()}"
         calls = 0
         owner, name = find(step)
         whole = getattr(owner, name)
@@ -85,6 +90,15 @@ def killed_at(step: str, *, before: bool, work: Callable[[], Any], nth: int = 1)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), f"{step} was not reached"
     assert os.WTERMSIG(status) == signal.SIGKILL
+    wait_until(lambda: not _sessions_of(child), "Postgres ends the sessions of the killed process")
+
+
+def _sessions_of(child: int) -> int:
+    with connection.cursor() as cursor:
+        counted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+        cursor.execute(counted, [f"killed-{child}"])
+        (count,) = cursor.fetchone()
+    return int(count)
 
 
 def set_limit(ada: Any, limit: int, tenant: str = "acme") -> int:
