@@ -1,8 +1,10 @@
 """The command ``fuseboard envoy-config``."""
 
 import argparse
+import os
 import re
 import sys
+from ipaddress import ip_address
 from typing import Any
 
 from fuseboard.cli.listener_options import OFF, UNIX, add_files, tls_values
@@ -20,6 +22,8 @@ _DEFAULT = Filters()
 _ADDRESSES = Addresses()
 #: The bridge in Envoy stops waiting after 1 s.
 _MAX_TIMEOUT_MS = 1_000
+#: Bytes of the path of a unix socket, and of a name of TLS: Envoy takes no more.
+_MAX_PATH, _MAX_NAME = 107, 255
 _TLS = ("--tls-cert", "--tls-key", "--server-ca", "--server-name")
 
 _header = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -112,8 +116,10 @@ def run(given: argparse.Namespace) -> int:
     for option in ("domain", "breaker_domain"):
         if not is_domain(getattr(given, option)):
             raise Misconfigured(f"--{option.replace('_', '-')} is not the name of a domain. {DOMAIN_RULE}")
-    for option in ("unix", "tls_cert", "tls_key", "server_ca", "server_name"):
+    for option in ("tls_cert", "tls_key", "server_ca"):
         _check_text(f"--{option.replace('_', '-')}", getattr(given, option))
+    _check_text("--unix", given.unix, _MAX_PATH)
+    _check_text("--server-name", given.server_name, _MAX_NAME)
     for option in ("tenant_header", "tokens_header"):
         header = getattr(given, option)
         if header is not None and not _header.fullmatch(header):
@@ -133,9 +139,9 @@ def run(given: argparse.Namespace) -> int:
         raise Misconfigured("--domain and --breaker-domain must differ: each filter asks one of them")
     if given.full:
         addresses = Addresses(
-            listen=_address("--listen", given.listen),
+            listen=_own_address("--listen", given.listen),
             upstream=_address("--upstream", given.upstream),
-            admin=_address("--admin", given.admin),
+            admin=_own_address("--admin", given.admin),
         )
         sys.stdout.write(bootstrap(filters, addresses))
     else:
@@ -153,8 +159,18 @@ def _tls(given: argparse.Namespace) -> Tls | None:
 def _grpc(text: str) -> Address | str:
     if not text.startswith(UNIX):
         return _address("--grpc", text)
-    _check_text("--grpc", path := text.removeprefix(UNIX))
+    _check_text("--grpc", path := text.removeprefix(UNIX), _MAX_PATH)
     return path
+
+
+def _own_address(option: str, text: str) -> Address:
+    """An address where Envoy listens: it looks no names up there."""
+    address = _address(option, text)
+    try:
+        ip_address(address[0])
+    except ValueError:
+        raise Misconfigured(f"{option} must have an IP address, not {address[0]!r:.80}") from None
+    return address
 
 
 def _address(option: str, text: str) -> Address:
@@ -164,6 +180,6 @@ def _address(option: str, text: str) -> Address:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _check_text(option: str, text: str | None) -> None:
-    if text is not None and not (0 < len(text) <= 500 and text.isprintable()):
-        raise Misconfigured(f"{option} must have 1 to 500 printable characters")
+def _check_text(option: str, text: str | None, most: int = 500) -> None:
+    if text is not None and not (0 < len(os.fsencode(text)) <= most and text.isprintable()):
+        raise Misconfigured(f"{option} must have 1 to {most} bytes, of printable characters")
