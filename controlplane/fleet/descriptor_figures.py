@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -56,8 +56,12 @@ class DomainFigures:
 class AnsweringPod:
     """A pod that answered Envoy lately."""
 
-    #: Its row; it may be offline by now.
-    server: Server
+    name: str
+    service: str
+    #: A ``ServerState``: it may be offline by now.
+    state: str
+    revision: int
+    started_at: datetime
     #: Descriptors that it answered, at least.
     asked: int
 
@@ -68,6 +72,8 @@ class AskedLately:
     since: float
     #: Pod -> descriptors that it answered, at least. Those with the most, and those first.
     pods: dict[str, int]
+    #: Pods that answered, at least, also those that are not in ``pods``.
+    pods_total: int
     #: Domains with descriptors, in the order of their names.
     domains: tuple[DomainFigures, ...]
 
@@ -87,15 +93,18 @@ def asked_lately(environment: str, now: float) -> AskedLately:
     rows = recent.order_by("domain", "gateway")
     steps: dict[str, list[dict[str, Any]]] = {}
     pods: Counter[str] = Counter()
+    most_pods = 0
     for domain, document in rows.values_list("domain", "document")[:_MAX_ROWS]:
         found = [step for at, step in document["steps"] if at >= since]
         steps.setdefault(domain, []).extend(found)
         for step in found:
-            # An older gateway writes none.
+            # An older gateway writes neither.
             pods.update(dict(step.get("pods", ())))
+            most_pods = max(most_pods, step.get("pods_total", 0))
     return AskedLately(
         since=since,
         pods=dict(pods.most_common(MAX_SHOWN)),
+        pods_total=max(most_pods, len(pods)),
         domains=tuple(_sum(domain, found) for domain, found in steps.items() if found),
     )
 
@@ -103,8 +112,8 @@ def asked_lately(environment: str, now: float) -> AskedLately:
 def answering_pods(environment: str, asked: AskedLately) -> list[AnsweringPod]:
     """The pods that answered Envoy lately, the busiest first, at most ``MAX_SHOWN``; not those that left."""
     rows = Server.objects.filter(environment=environment, name__in=asked.pods)
-    known = {row.name: row for row in rows.only("name", "service", "state", "revision", "started_at")}
-    return [AnsweringPod(server=known[pod], asked=count) for pod, count in asked.pods.items() if pod in known]
+    known = {row["name"]: row for row in rows.values("name", "service", "state", "revision", "started_at")}
+    return [AnsweringPod(**known[pod], asked=count) for pod, count in asked.pods.items() if pod in known]
 
 
 def _sum(domain: str, steps: list[dict[str, Any]]) -> DomainFigures:

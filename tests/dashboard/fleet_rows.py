@@ -101,11 +101,13 @@ def put_asked(
     ``pods``: how many descriptors each answered; ``None`` for an older gateway.
     """
     from controlplane.fleet.models import DescriptorFigures
+    from controlplane.gateway.servers.descriptor_figures import MAX_LISTED
 
     total = sum(asked for _, asked, _ in unmatched)
     step = {"rules": rules, "unmatched": list(unmatched), "unmatched_total": total}
     if pods is not None:
-        step["pods"] = list(pods.items())
+        listed = sorted(pods.items(), key=lambda one: -one[1])[:MAX_LISTED]
+        step |= {"pods": listed, "pods_total": len(pods)}
     DescriptorFigures.objects.create(
         gateway=gateway,
         environment="production",

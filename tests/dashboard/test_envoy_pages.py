@@ -391,8 +391,19 @@ def test_the_number_of_pods_is_bounded_and_one_query_reads_them(
     asked = asked_lately("production", time.time())
     with django_assert_num_queries(1):
         found = answering_pods("production", asked)
-    assert [one.server.name for one in found] == names[: -MAX_SHOWN - 1 : -1]
-    assert "the busiest 50 since" in text(log_in("vera").get("/envoy"))
+    assert [one.name for one in found] == names[: -MAX_SHOWN - 1 : -1]
+    shown = text(log_in("vera").get("/envoy"))
+    assert "the busiest 50 since" in shown
+    assert "And at least 20 more. Each pod answered at least as many" in shown
+
+
+def test_no_more_pods_than_the_page_lists_are_no_others(log_in: Any) -> None:
+    names = [f"edge-{number}" for number in range(MAX_SHOWN)]
+    put_new_servers(names)
+    put_asked("edge", {}, pods=dict.fromkeys(names, 1))
+    shown = text(log_in("vera").get("/envoy")).partition("Pods that answer Envoy")[2]
+    assert shown.startswith(" 50 since ")
+    assert "more" not in shown
 
 
 def test_the_palette_finds_a_domain(log_in: Any) -> None:

@@ -85,6 +85,7 @@ class _Step:
             "unmatched": [[keys, int(count), self.examples.get(keys, ())] for keys, count in lists],
             "unmatched_total": int(self.unmatched.total),
             "pods": [[pod, int(count)] for pod, count in self.pods.top(MAX_LISTED)[0]],
+            "pods_total": len(self.pods.counts),
         }
 
 

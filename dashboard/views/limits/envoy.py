@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.fleet.descriptor_figures import MAX_SHOWN, DomainFigures, answering_pods, asked_lately
+from controlplane.fleet.descriptor_figures import DomainFigures, answering_pods, asked_lately
 from controlplane.policies.descriptors import read_text, rules_in
 from controlplane.policies.models import Change, DescriptorFile
 from controlplane.status.descriptor_limits import DescriptorLimits, descriptor_limits
@@ -93,7 +93,7 @@ def envoy(request: HttpRequest) -> HttpResponse:
         rows=[_line(row, asked.of(row.name), last.get(row.name)) for row in rows],
         since=asked.since,
         pods=answering_pods(environment, asked),
-        more_pods=len(asked.pods) >= MAX_SHOWN,
+        more_pods=asked.pods_total - len(asked.pods),
         unknown=[
             (found.domain, one)
             for found in asked.domains

@@ -247,8 +247,9 @@ def test_each_pod_of_a_large_fleet_is_counted_from_all_its_heartbeats() -> None:
         for pod in range(5 * descriptor_figures.MAX_LISTED):
             rule = RuleTally("edge", "ip", 100)
             kept.record(beat(f"pod-{pod}", descriptors=tally(number, rule)), KNOWN, NOON)
-    pods = document(kept)["steps"][0][1]["pods"]
-    assert [asked for _, asked in pods] == [300] * descriptor_figures.MAX_LISTED
+    step = document(kept)["steps"][0][1]
+    assert [asked for _, asked in step["pods"]] == [300] * descriptor_figures.MAX_LISTED
+    assert step["pods_total"] == 5 * descriptor_figures.MAX_LISTED
 
 
 @pytest.mark.parametrize("kind", ["tenant", "user", "ip", "api_key"])
