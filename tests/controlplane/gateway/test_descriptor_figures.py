@@ -272,12 +272,13 @@ async def test_no_example_names_a_caller_that_was_erased(database: Any, kind: st
 
 
 @pytest.mark.usefixtures("token", "thread_connections")
-async def test_the_api_has_the_figures(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_api_has_the_figures_and_the_pods(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock()
     monkeypatch.setattr(routes, "time", clock.wall)
     gateway = gateway_with_rules(clock)
     unmatched = UnmatchedTally("edge", "x", 1, ("y",))
     await report(gateway, "pod-1", tally(1, RuleTally("edge", "ip", 3, 1), unmatched))
+    await report(gateway, "pod-2")
     await write(gateway, clock)
     token = await sync_to_async(token_of)("viewer")
     answer = await sync_to_async(send)(token, "GET", f"{API}/descriptor-figures")
@@ -290,3 +291,7 @@ async def test_the_api_has_the_figures(database: Any, monkeypatch: pytest.Monkey
             "unmatched_total": 1,
         }
     ]
+    (pod,) = answer.json()["pods"]
+    assert pod.pop("started_at")
+    assert pod == {"name": "pod-1", "service": "checkout", "state": "online", "revision": 0, "asked": 4}
+    assert answer.json()["pods_total"] == 1

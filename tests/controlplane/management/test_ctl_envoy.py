@@ -15,6 +15,7 @@ from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import token_of
 from tests.controlplane.web_process import web_running
+from tests.dashboard.fleet_rows import put_asked, put_server
 from tests.people import ADA
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "envoy.md").read_text()
@@ -114,6 +115,17 @@ def test_a_domain_with_slashes_is_imported_exported_and_removed(ctl: Any) -> Non
     assert ctl("envoy", "export", name)[1] == text
     assert ctl("envoy", "remove", name, *WHY)[0] == Exit.DONE
     assert not DescriptorFile.objects.exists()
+
+
+def test_the_pods_that_answered_envoy_are_listed(ctl: Any) -> None:
+    put_server("edge-1", service="edge", revision=7)
+    put_asked("edge", {"tenant": [1_200, 0, 0]}, pods={"edge-1": 1_200})
+    code, listed, errors = ctl("envoy", "pods")
+    assert code == Exit.DONE, errors
+    assert re.search(r"^edge-1 +edge +online +1,200 +7 +2", listed, flags=re.MULTILINE)
+    assert "1 of at least 1 pods since " in listed
+    (pod,) = json.loads(ctl("envoy", "pods", "--json")[1])["pods"]
+    assert (pod["name"], pod["asked"]) == ("edge-1", 1_200)
 
 
 def test_domains_that_no_file_has_are_deleted_with_prune(ctl: Any) -> None:

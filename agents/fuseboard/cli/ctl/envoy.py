@@ -1,7 +1,8 @@
-"""``envoy list``, ``import``, ``export`` and ``remove``: the rules for descriptors of Envoy."""
+"""``envoy``: the rules for descriptors of Envoy, and the pods that answer it."""
 
 import argparse
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from fuseboard.cli.ctl.client import Client, parts
 from fuseboard.cli.ctl.commands import Commands, command, group
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
-from fuseboard.cli.ctl.output import say_json, say_revision, table
+from fuseboard.cli.ctl.output import moment, say, say_json, say_revision, table
 from fuseboard.cli.ctl.plans import apply_content, show_plan
 from fuseboard.cli.descriptor_files import are_right, read_files
 from fuseboard.errors import Misconfigured
@@ -27,8 +28,25 @@ class Descriptors(Domain, frozen=True):
     file: str
 
 
+class AnsweringPod(Struct, frozen=True):
+    name: str
+    service: str
+    state: str
+    revision: int
+    started_at: datetime
+    asked: int
+
+
+class Answering(Struct, frozen=True):
+    since: datetime
+    pods: tuple[AnsweringPod, ...]
+    pods_total: int
+
+
 def add_to(wanted: Commands) -> None:
-    about = group(wanted, "envoy", "print, import and delete the rules for descriptors of Envoy")
+    about = group(
+        wanted, "envoy", "print, import and delete the rules for descriptors of Envoy; list its pods"
+    )
     command(about, "list", list_domains, "list domains, and how many rules each has")
     put = command(
         about, "import", import_files, "set the rules of domains, from files of envoyproxy/ratelimit"
@@ -44,6 +62,7 @@ def add_to(wanted: Commands) -> None:
     gone = command(about, "remove", remove, "delete the rules of a domain", reason=True)
     for parser in (shown, gone):
         parser.add_argument("domain")
+    command(about, "pods", list_pods, "list the pods that answered Envoy in the last 15 minutes")
 
 
 def list_domains(client: Client, given: argparse.Namespace) -> None:
@@ -90,3 +109,16 @@ def remove(client: Client, given: argparse.Namespace) -> None:
     version = client.get(path, Descriptors).version
     made = client.write("DELETE", path, NewRevision, version=version, reason=given.reason)
     say_revision(given, made, f"The rules of domain {given.domain} are removed")
+
+
+def list_pods(client: Client, given: argparse.Namespace) -> None:
+    found = client.get("descriptor-figures", Answering)
+    if given.json:
+        say_json(found)
+        return
+    rows = [
+        (row.name, row.service, row.state, f"{row.asked:,}", str(row.revision), moment(row.started_at))
+        for row in found.pods
+    ]
+    table(rows, heads=("pod", "service", "state", "answered", "revision", "runs since"))
+    say(f"{len(rows)} of at least {found.pods_total} pods since {moment(found.since)}")

@@ -1,11 +1,14 @@
-from datetime import UTC, datetime
+from dataclasses import asdict
+from datetime import datetime
 from time import time
+from typing import Any
 
 from django.http import HttpRequest
 from ninja import Router, Schema
 
+from controlplane.api.schemas import FromObject, UnixTime
 from controlplane.api.schemas.edits_in import Environment
-from controlplane.fleet.descriptor_figures import DomainFigures, asked_lately
+from controlplane.fleet.descriptor_figures import DomainFigures, answering_pods, asked_lately
 from controlplane.policies.document import environment_of
 
 router = Router()
@@ -20,7 +23,7 @@ class DescriptorRuleOut(Schema):
     shadow: int
 
 
-class UnmatchedDescriptorsOut(Schema):
+class UnmatchedDescriptorsOut(FromObject):
     #: The keys, joined like the rules.
     keys: str
     asked: int
@@ -28,7 +31,7 @@ class UnmatchedDescriptorsOut(Schema):
     examples: list[str]
 
 
-class DescriptorDomainOut(Schema):
+class DescriptorDomainOut(FromObject):
     domain: str
     #: Rules that a descriptor met.
     rules: list[DescriptorRuleOut]
@@ -37,31 +40,39 @@ class DescriptorDomainOut(Schema):
     #: All descriptors that no rule matched.
     unmatched_total: int
 
+    @staticmethod
+    def resolve_rules(found: DomainFigures) -> list[dict[str, Any]]:
+        return [{"rule": rule, **asdict(one)} for rule, one in found.rules.items()]
+
+
+class AnsweringPodOut(FromObject):
+    name: str
+    service: str
+    state: str
+    revision: int
+    started_at: datetime
+    #: Descriptors that it answered, at least.
+    asked: int
+
 
 class DescriptorFiguresOut(Schema):
     #: From when descriptors are counted: 15 to 18 minutes ago.
-    since: datetime
+    since: UnixTime
     domains: list[DescriptorDomainOut]
+    #: Pods that answered Envoy and did not leave: at most 50, the busiest first.
+    pods: list[AnsweringPodOut]
+    #: Pods that answered Envoy, at least, also those that are not in the list.
+    pods_total: int
 
 
 @router.get("", response=DescriptorFiguresOut)
-def read_descriptor_figures(request: HttpRequest, environment: Environment) -> DescriptorFiguresOut:
-    """Descriptors that Envoy asked for in the last 15 minutes, by rule, over all pods."""
-    found = asked_lately(environment_of(environment).slug, time())
-    since = datetime.fromtimestamp(found.since, UTC)
-    return DescriptorFiguresOut(since=since, domains=[_domain(domain) for domain in found.domains])
-
-
-def _domain(found: DomainFigures) -> DescriptorDomainOut:
-    return DescriptorDomainOut(
-        domain=found.domain,
-        rules=[
-            DescriptorRuleOut(rule=rule, asked=one.asked, refused=one.refused, shadow=one.shadow)
-            for rule, one in found.rules.items()
-        ],
-        unmatched=[
-            UnmatchedDescriptorsOut(keys=one.keys, asked=one.asked, examples=list(one.examples))
-            for one in found.unmatched
-        ],
-        unmatched_total=found.unmatched_total,
-    )
+def read_descriptor_figures(request: HttpRequest, environment: Environment) -> dict[str, Any]:
+    """Descriptors that Envoy asked for in the last 15 minutes, by rule, and the pods that answered."""
+    slug = environment_of(environment).slug
+    found = asked_lately(slug, time())
+    return {
+        "since": found.since,
+        "domains": found.domains,
+        "pods": answering_pods(slug, found),
+        "pods_total": found.pods_total,
+    }
