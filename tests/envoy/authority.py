@@ -1,11 +1,12 @@
 """An authority that signs the certificates of a sidecar and of Envoys."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import trustme
 
-from fuseboard.envoy.grpc_server import MutualTls
+from fuseboard.envoy.certificates import MutualTls
 
 
 class Authority:
@@ -24,10 +25,14 @@ class Authority:
     def renew(self) -> None:
         """All certificates of before are void."""
         self.ca = trustme.CA()
-        own = self.ca.issue_cert("localhost")
+        self.ca.cert_pem.write_to_path(self.tls.client_ca)
+        self.issue()
+
+    def issue(self, **dates: datetime) -> None:
+        """A certificate of the service: valid now, or from ``not_before`` to ``not_after``."""
+        own = self.ca.issue_cert("localhost", **dates)
         own.private_key_pem.write_to_path(self.tls.key)
         own.cert_chain_pems[0].write_to_path(self.tls.cert)
-        self.ca.cert_pem.write_to_path(self.tls.client_ca)
 
     def client(self, *names: str) -> Any:
         """A certificate of an Envoy."""

@@ -168,7 +168,9 @@ async def test_metrics_have_what_envoy_asked(answering: Answering) -> None:
 def test_the_page_has_every_figure() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
     named = set(re.findall(r"`(fuseboard_envoy_[a-z_]+)`", page))
-    assert named == {figure.series for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)}
+    every = [figure for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)]
+    every += [figures.CERTIFICATE_ENDS, figures.RENEWALS_REFUSED]
+    assert named == {figure.series for figure in every}
 
 
 def test_the_command_answers_envoy_alone_until_it_is_stopped(

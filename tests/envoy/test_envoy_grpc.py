@@ -265,13 +265,13 @@ async def test_whatever_bytes_come_the_next_request_is_answered() -> None:
             assert await ask(channel, b"hello") == b"<hello>"
 
 
-def secure(authority: Authority, port: int, *names: str) -> grpc.aio.Channel:
-    """A channel with a certificate of these names, or without one."""
+def secure(authority: Authority, port: int, *names: str, trusts: Authority | None = None) -> grpc.aio.Channel:
+    """A channel with a certificate of these names, or without one. It trusts its authority, or another."""
     key = chain = None
     if names:
         cert = authority.client(*names)
         key, chain = cert.private_key_pem.bytes(), cert.cert_chain_pems[0].bytes()
-    credentials = grpc.ssl_channel_credentials(authority.ca.cert_pem.bytes(), key, chain)
+    credentials = grpc.ssl_channel_credentials((trusts or authority).ca.cert_pem.bytes(), key, chain)
     return grpc.aio.secure_channel(f"localhost:{port}", credentials)
 
 

@@ -19,7 +19,8 @@ from fuseboard.errors import Misconfigured
 from fuseboard.settings import MAX_SUBJECTS, PREFIX, AgentSettings
 
 if TYPE_CHECKING:
-    from fuseboard.envoy.grpc_server import GrpcListener, MutualTls
+    from fuseboard.envoy.certificates import MutualTls
+    from fuseboard.envoy.grpc_server import GrpcListener
     from fuseboard.sidecar.app import Options
     from fuseboard.sidecar.peers import Place
 
@@ -302,7 +303,7 @@ def _grpc(given: argparse.Namespace) -> "GrpcListener | None":
 def _mutual_tls(given: argparse.Namespace) -> "MutualTls | None":
     if (values := tls_values(given, "--envoy-grpc", _TLS)) is None:
         return None
-    from fuseboard.envoy.grpc_server import MutualTls
+    from fuseboard.envoy.certificates import MutualTls
 
     cert, key, client_ca, names = values
     return MutualTls(cert=Path(cert), key=Path(key), client_ca=Path(client_ca), client_sans=tuple(names))

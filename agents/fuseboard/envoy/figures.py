@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from fuseboard.contract.pod_figures import PodFigure
 from fuseboard.envoy.access_log import AccessLog
+from fuseboard.envoy.certificates import Certificates
 from fuseboard.envoy.service import RateLimitService
 from fuseboard.telemetry.prometheus_text import family
 
@@ -58,9 +59,25 @@ LOG_FIGURES: tuple[tuple[PodFigure, Callable[[AccessLog], int]], ...] = (
 )
 
 
-def lines(service: RateLimitService, log: AccessLog, server: str) -> Iterator[str]:
+#: The figures of the certificates of a listener over gRPC.
+CERTIFICATE_ENDS = PodFigure(
+    "fuseboard.envoy.certificate.expiry.timestamp",
+    "s",
+    "When the certificate of an option of the sidecar expires, in Unix time.",
+    ("option",),
+)
+RENEWALS_REFUSED = _figure("renewals.refused", "Renewed certificates that are wrong, and so are not used.")
+
+
+def lines(
+    service: RateLimitService, log: AccessLog, certificates: Certificates | None, server: str
+) -> Iterator[str]:
     """The text of all figures of the pod ``server``."""
     for figure, read in FIGURES:
         yield from family(figure, [((), read(service))], server)
     for figure, read_log in LOG_FIGURES:
         yield from family(figure, [((), read_log(log))], server)
+    if certificates is not None:
+        ends = [((one.option.lstrip("-"),), one.ends) for one in certificates.validity]
+        yield from family(CERTIFICATE_ENDS, ends, server)
+        yield from family(RENEWALS_REFUSED, [((), certificates.refused)], server)

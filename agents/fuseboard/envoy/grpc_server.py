@@ -6,10 +6,8 @@ Each path has a function over bytes, the same as behind the bridge.
 import logging
 import os
 import re
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -19,7 +17,7 @@ from msgspec import Struct
 from fuseboard.contract.endpoints import starred
 from fuseboard.envoy.asks import InvalidMessage
 from fuseboard.envoy.bridge import Export
-from fuseboard.errors import Misconfigured
+from fuseboard.envoy.certificates import Certificates, MutualTls, Pem
 from fuseboard.serving.sockets import MODE, remove_unused
 
 logger = logging.getLogger("fuseboard.envoy")
@@ -44,16 +42,6 @@ _STRANGER = "no --client-san names the certificate"
 Address = tuple[str, int]
 
 
-class MutualTls(Struct, frozen=True, kw_only=True):
-    """Files, which may be replaced while the service runs."""
-
-    cert: Path
-    key: Path
-    client_ca: Path
-    #: The DNS names and URIs that a client's certificate may have, in which ``*`` is any text.
-    client_sans: tuple[str, ...]
-
-
 class GrpcListener(Struct, frozen=True, kw_only=True):
     #: An address, or the path of a unix socket.
     address: Address | str
@@ -65,8 +53,10 @@ class GrpcListener(Struct, frozen=True, kw_only=True):
 class GrpcServer:
     """A listener that runs."""
 
-    def __init__(self, paths: Mapping[str, Export], names: Callable[[str], bool] | None) -> None:
-        self._paths, self._names = paths, names
+    def __init__(self, paths: Mapping[str, Export], tls: MutualTls | None) -> None:
+        self._paths = paths
+        self._names = None if tls is None else _matcher(tls.client_sans)
+        self.certificates = None if tls is None else Certificates(tls)
         #: The port; 0 for a unix socket.
         self.port = 0
         self.most_connections = MAX_CONNECTIONS
@@ -118,8 +108,7 @@ async def serving(
 
     Raises ``OSError`` if the address cannot be used, and ``Misconfigured`` for wrong files.
     """
-    tls = listener.tls
-    running = GrpcServer(paths, None if tls is None else _matcher(tls.client_sans))
+    running = GrpcServer(paths, listener.tls)
     server = grpc.aio.server(
         handlers=running.handlers(),
         options=_options(listener, body_bytes),
@@ -129,7 +118,7 @@ async def serving(
         if isinstance(listener.address, str):
             _bind_unix(server, listener.address)
         else:
-            running.port = _bind_tcp(server, listener.address, tls)
+            running.port = _bind_tcp(server, listener.address, running.certificates)
         await server.start()
         yield running
     finally:
@@ -153,13 +142,13 @@ def _options(listener: GrpcListener, body_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _bind_tcp(server: grpc.aio.Server, address: Address, tls: MutualTls | None) -> int:
+def _bind_tcp(server: grpc.aio.Server, address: Address, certificates: Certificates | None) -> int:
     host, port = address
     named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        if tls is None:
+        if certificates is None:
             return int(server.add_insecure_port(named))
-        return int(server.add_secure_port(named, _credentials(tls)))
+        return int(server.add_secure_port(named, _credentials(certificates)))
     except RuntimeError as error:
         raise OSError(str(error)) from None
 
@@ -180,59 +169,18 @@ def _bind_unix(server: grpc.aio.Server, path: str) -> None:
     os.chmod(path, MODE)
 
 
-def _credentials(tls: MutualTls) -> grpc.ServerCredentials:
-    """Each handshake reads the files again, if they have changed."""
-    first = _read(tls)
-    _check(tls)
-    known, told = first, ""
+def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Each handshake reads the files again: they are small, and need no watcher."""
 
-    def changed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal known, told
-        try:
-            found = _read(tls)
-            if found == known:
-                return None
-            _check(tls)
-        except Misconfigured as error:
-            # Anyone can begin a handshake, so a problem is logged once.
-            if told != (told := str(error)):
-                logger.warning("envoy.certificates: the earlier ones are used: %s", error)
-            return None
-        known, told = found, ""
-        return _configuration(*found)
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        return _configuration(certificates.pem) if certificates.renew() else None
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(*first), changed, True)
+    return grpc.dynamic_ssl_server_credentials(_configuration(certificates.pem), renewed, True)
 
 
-def _read(tls: MutualTls) -> tuple[bytes, bytes, bytes]:
-    try:
-        return tls.key.read_bytes(), tls.cert.read_bytes(), tls.client_ca.read_bytes()
-    except OSError as error:
-        raise Misconfigured(
-            f"cannot read {error.filename} ({error.strerror}): pass a file that this process can read"
-        ) from None
-
-
-def _check(tls: MutualTls) -> None:
-    """Raises ``Misconfigured`` for files that are not whole: grpc would only report that it cannot bind."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for option, path in (("--tls-cert", tls.cert), ("--client-ca", tls.client_ca)):
-        try:
-            context.load_verify_locations(path)
-        except OSError:
-            raise Misconfigured(f"{option} {path} has no certificate: pass a file in PEM") from None
-    try:
-        # Without a password, OpenSSL would ask the terminal for that of an encrypted key.
-        context.load_cert_chain(tls.cert, tls.key, password="")
-    except OSError as error:
-        raise Misconfigured(
-            f"--tls-key {tls.key} does not fit --tls-cert {tls.cert} ({error}): pass the private key of this "
-            "certificate in PEM, without a passphrase"
-        ) from None
-
-
-def _configuration(key: bytes, cert: bytes, client_ca: bytes) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=client_ca)
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    pairs = [(pem.key, pem.cert)]
+    return grpc.ssl_server_certificate_configuration(pairs, root_certificates=pem.client_ca)
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:

@@ -126,7 +126,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
                 opening = _listen_unix(listeners, service, local, options.unix, place)
                 await listens("--unix", options.unix, opening)
             if options.envoy_unix is not None or options.envoy_grpc is not None:
-                envoy, log, more = _for_envoy(agent, sidecar)
+                envoy, log = _for_envoy(agent, sidecar)
                 if options.envoy_unix is not None:
                     filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
                     connections += (filters,)
@@ -135,6 +135,7 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
                     await listens("--envoy-unix", options.envoy_unix, opening)
                 if options.envoy_grpc is not None:
                     grpc = await _serve_grpc(servers, envoy, log, options.envoy_grpc)
+                more = _figures(envoy, log, grpc, agent.settings.server)
             probes = Probes(agent, sidecar, connections, more)
             if place is not None:
                 own, private = (
@@ -155,9 +156,8 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             await sidecar.stop()
 
 
-def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[RateLimitService, AccessLog, Metrics]":
-    """The services that Envoy asks, and their metrics. A sidecar without Envoy needs no protobuf."""
-    from fuseboard.envoy import figures
+def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[RateLimitService, AccessLog]":
+    """The services that Envoy asks. A sidecar without Envoy needs no protobuf."""
     from fuseboard.envoy.access_log import AccessLog
     from fuseboard.envoy.service import RateLimitService
 
@@ -165,8 +165,15 @@ def _for_envoy(agent: Agent, sidecar: Sidecar) -> "tuple[RateLimitService, Acces
         agent, keep=lambda permit: sidecar.keep_permit(permit)[0], take=sidecar.permits.take
     )
     hand_on = None if sidecar.peers is None else _hand_on(sidecar.peers)
-    log = AccessLog(agent, take=sidecar.permits.take, hand_on=hand_on)
-    return service, log, partial(figures.lines, service, log, agent.settings.server)
+    return service, AccessLog(agent, take=sidecar.permits.take, hand_on=hand_on)
+
+
+def _figures(
+    service: "RateLimitService", log: "AccessLog", grpc: "GrpcServer | None", server: str
+) -> Metrics:
+    from fuseboard.envoy import figures
+
+    return partial(figures.lines, service, log, None if grpc is None else grpc.certificates, server)
 
 
 def _hand_on(peers: Peers) -> "Callable[[str, Ended], bool]":

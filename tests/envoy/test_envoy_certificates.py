@@ -1,0 +1,213 @@
+"""When certificates of the listener for Envoy end, and what happens when they are replaced."""
+
+import os
+import re
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fuseboard.envoy.certificates import Certificates, MutualTls
+from fuseboard.envoy.grpc_server import GrpcListener, serving
+from fuseboard.envoy.service import SHOULD_RATE_LIMIT
+from fuseboard.errors import Misconfigured
+from tests.envoy.authority import Authority
+from tests.envoy.conftest import Answering, policy_of
+from tests.envoy.messages import descriptor, request
+from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, secure
+from tests.waiting import PATIENCE_S
+
+ENVOY = "envoy-1.example.com"
+DAY = timedelta(days=1)
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def validity_of(certificates: Certificates) -> dict[str, tuple[float, float]]:
+    return {one.option: (one.begins, one.ends) for one in certificates.validity}
+
+
+def authority_of(issuer: str, begins: datetime, ends: datetime) -> bytes:
+    """A certificate in PEM that has signed itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)] * 3)
+    return (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+
+
+@pytest.mark.parametrize("issuer", ["a", "b" * 64])
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        (datetime(1950, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        (datetime(1999, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2050, 1, 1, tzinfo=UTC)),
+        (NOW - DAY, datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+    ],
+)
+def test_dates_are_those_that_another_library_reads(
+    issuer: str, begins: datetime, ends: datetime, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    authority.tls.client_ca.write_bytes(b"The authority:\n" + authority_of(issuer, begins, ends))
+    found = validity_of(Certificates(authority.tls))
+    own = x509.load_pem_x509_certificate(authority.tls.cert.read_bytes())
+    assert found == {
+        "--tls-cert": (own.not_valid_before_utc.timestamp(), own.not_valid_after_utc.timestamp()),
+        "--client-ca": (begins.timestamp(), ends.timestamp()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "problem"),
+    [
+        (NOW - 90 * DAY, NOW - DAY, f"expired at {written(NOW - DAY)}: renew it"),
+        (NOW + DAY, NOW + 90 * DAY, f"is not valid before {written(NOW + DAY)}: wait, or set the clock"),
+    ],
+)
+async def test_a_certificate_that_is_not_valid_is_named_before_the_service_binds(
+    begins: datetime, ends: datetime, problem: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    authority.issue(not_before=begins, not_after=ends)
+    named = f"--tls-cert {authority.tls.cert} {problem}"
+    with pytest.raises(Misconfigured, match=f"^{re.escape(named)}$"):
+        async with serving({}, GrpcListener(address=LOOPBACK, tls=authority.tls), body_bytes=MOST):
+            pass
+    authority.issue()
+    authority.tls.client_ca.write_bytes(authority_of("ca", begins, ends))
+    named = f"--client-ca {authority.tls.client_ca} {problem}"
+    with pytest.raises(Misconfigured, match=f"^{re.escape(named)}$"):
+        Certificates(authority.tls)
+
+
+def test_an_authority_that_has_ended_may_stay_beside_its_successor(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    ends = NOW + 400 * DAY
+    those = [
+        authority_of("old", NOW - 90 * DAY, NOW - DAY),
+        authority_of("new", NOW - DAY, ends),
+        authority_of("next", NOW + DAY, ends),
+    ]
+    for several in (those, those[::-1]):
+        authority.tls.client_ca.write_bytes(b"".join(several))
+        found = validity_of(Certificates(authority.tls))
+        assert found["--client-ca"] == ((NOW - 90 * DAY).timestamp(), ends.timestamp())
+
+
+@pytest.mark.parametrize(("life", "warned_before"), [(90 * DAY, 21 * DAY), (DAY, DAY / 4)])
+def test_a_certificate_is_logged_once_near_its_end_and_once_after_it(
+    life: timedelta, warned_before: timedelta, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    begins, ends = NOW, NOW + life
+    authority.issue(not_before=begins, not_after=ends)
+    clock = (ends - warned_before - timedelta(seconds=1)).timestamp()
+    certificates = Certificates(authority.tls, now=lambda: clock)
+    assert caplog.messages == []
+    clock = (ends - warned_before + timedelta(seconds=1)).timestamp()
+    named = f"envoy.certificate: --tls-cert {authority.tls.cert}"
+    for _ in range(3):
+        assert not certificates.renew()
+        assert caplog.messages == [f"{named} expires at {written(ends)}: renew it"]
+    caplog.clear()
+    clock = (ends + timedelta(seconds=1)).timestamp()
+    for _ in range(3):
+        assert not certificates.renew()
+        assert caplog.messages == [f"{named} expired at {written(ends)}: renew it"]
+    assert certificates.refused == 0
+
+
+def test_dates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """OpenSSL reads dates only when it verifies a certificate."""
+    authority = Authority(tmp_path)
+    text = authority_of("ca", NOW - DAY, NOW + DAY).decode()
+    der = bytearray(ssl.PEM_cert_to_DER_cert(text))
+    at = der.index((NOW + DAY).strftime("%y%m%d%H%M%SZ").encode())
+    der[at : at + 2] = b"xx"
+    authority.tls.client_ca.write_text(ssl.DER_cert_to_PEM_cert(bytes(der)))
+    with pytest.raises(Misconfigured, match=r"--client-ca \S+ca\.pem has no"):
+        Certificates(authority.tls)
+
+
+class Volume:
+    """A volume of Kubernetes: one link changes all files at once."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        self._folder = folder
+        folder.mkdir()
+        names = ("cert.pem", "key.pem", "ca.pem")
+        for name in names:
+            (folder / name).symlink_to(Path("..data") / name)
+        cert, key, client_ca = (folder / name for name in names)
+        self.tls = MutualTls(cert=cert, key=key, client_ca=client_ca, client_sans=authority.tls.client_sans)
+        self.show(authority)
+
+    def show(self, authority: Authority) -> None:
+        link = self._folder / "..data_tmp"
+        link.symlink_to(authority.tls.cert.parent)
+        os.replace(link, self._folder / "..data")
+
+
+async def test_a_volume_renews_certificates_without_a_restart(
+    answering: Answering, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, wrong, second = (Authority(new_folder(tmp_path / name)) for name in ("first", "wrong", "second"))
+    ends = NOW + 90 * DAY
+    first.issue(not_before=NOW - DAY, not_after=ends)
+    wrong.issue(not_before=NOW - 90 * DAY, not_after=NOW - DAY)
+    second.issue(not_before=NOW - DAY, not_after=ends + DAY)
+    volume = Volume(tmp_path / "volume", first)
+    listener = GrpcListener(address=LOOPBACK, tls=volume.tls)
+    body = request(descriptor(("free", "x")))
+    async with answering(policy_of(FILE), envoy_grpc=listener, probes=LOOPBACK) as envoy:
+        port = envoy.running.grpc.port
+
+        async def figures() -> tuple[float, int]:
+            """When the certificate ends, and the renewals that were refused."""
+            url = f"http://127.0.0.1:{envoy.running.probes_port}/metrics"
+            async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as probes:
+                text = (await probes.get(url)).text
+            found = dict(re.findall(r"^fuseboard_envoy_(.+) ([\d.]+)$", text, re.MULTILINE))
+            labels = 'server="edge-1",option="tls-cert"'
+            expiry = found[f"certificate_expiry_timestamp_seconds{{{labels}}}"]
+            return float(expiry), int(found['renewals_refused_total{server="edge-1"}'])
+
+        async with secure(first, port, ENVOY) as kept:
+            assert await ask(kept, body)
+            assert await figures() == (ends.timestamp(), 0)
+            volume.show(wrong)
+            for _ in range(2):
+                async with secure(first, port, ENVOY) as channel:
+                    assert await ask(channel, body)
+            assert await figures() == (ends.timestamp(), 1)
+            assert caplog.text.count("envoy.certificates: the earlier ones are used") == 1
+            volume.show(second)
+            async with secure(second, port, ENVOY) as channel:
+                assert await ask(channel, body)
+            assert await figures() == ((ends + DAY).timestamp(), 1)
+            async with secure(first, port, ENVOY, trusts=second) as channel:
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await channel.unary_unary(SHOULD_RATE_LIMIT)(body, timeout=PATIENCE_S)
+            # A connection that is open goes on.
+            assert await ask(kept, body)
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
