@@ -1,5 +1,6 @@
 """An application that leaves before its answer or without an end, and one that makes names from requests."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from fuseboard.contract.policy import Limit, Tier
 from fuseboard.contract.words import Algorithm
 from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.sidecar import permits
+from fuseboard.sidecar.bodies import read_json
 from tests.agents.servers import PATIENT, POLICY
 from tests.sidecar.conftest import Beside
 from tests.waiting import eventually
@@ -101,3 +103,51 @@ async def test_json_that_is_nested_too_deeply_is_malformed(path: str, beside: Be
                 assert len(answer.json()["invalid"]) == 1
             else:
                 assert (answer.status_code, answer.json()["type"]) == (400, "urn:fuseboard:sidecar:malformed")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/calls", b'{"dependency": "payments", "tenant": "caf\xe9"}'),
+        ("/v1/calls", b'{"dependency": "payments", "reports": [], "tenant": "caf\xe9"}'),
+        ("/v1/calls", b'{"dependency": "payments", "caf\xe9": 1}'),
+        ("/v1/requests", b'{"tenant": "caf\xe9"}'),
+        ("/v1/check", b'{"tenant": "acme", "subject": {"user": "caf\xe9"}}'),
+        ("/v1/finish", b'{"hold": "caf\xe9"}'),
+    ],
+)
+async def test_text_that_is_not_utf8_is_malformed(path: str, body: bytes, beside: Beside) -> None:
+    async with beside(POLICY) as client:
+        answer = await client.http.post(path, content=body, headers={"content-type": JSON})
+        assert (answer.status_code, answer.json()["type"]) == (400, "urn:fuseboard:sidecar:malformed")
+
+
+@pytest.mark.parametrize(
+    ("code", "accepted"),
+    [
+        # Nothing says what a byte of Latin-1 is.
+        (b'"caf\xe9"', 1),
+        # JavaScript has cut within a surrogate pair.
+        (b'"\\ud83d"', 2),
+        (b'"\\udE00\\uD83D"', 2),
+        (b'"\\\\\\ud83d \\n"', 2),
+    ],
+)
+async def test_a_vendors_word_that_is_no_text_costs_no_other_report(
+    code: bytes, accepted: int, beside: Beside
+) -> None:
+    async with beside(POLICY) as client:
+        first, second = [(await client.call())["permit"].encode() for _ in range(2)]
+        odd = b'{"permit": "%b", "status": 503, "code": %b}' % (first, code)
+        reports = b'[%b, {"permit": "%b", "status": 200}]' % (odd, second)
+        call = b'{"dependency": "payments", "reports": %b}' % reports
+        answer = await client.http.post("/v1/reports", content=reports, headers={"content-type": JSON})
+        assert (answer.json()["accepted"], len(answer.json()["invalid"])) == (accepted, 2 - accepted)
+        answer = await client.http.post("/v1/calls", content=call, headers={"content-type": JSON})
+        assert answer.json()["allowed"] is True
+
+
+def test_whole_pairs_and_other_escapes_stay() -> None:
+    text = '["\\ud83d\\ude00 \\u00e9 \\\\ud83d \\\\\\\\ud83d \\"", %s]'
+    with_half, without = text % '"a\\ud83d\\n"', text % '"a?\\n"'
+    assert read_json(msgspec.json.decode, with_half.encode()) == json.loads(without)

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from http.client import BadStatusLine
 
-from msgspec import MsgspecError, Raw
+from msgspec import Raw
 from msgspec.json import Decoder
 
 from fuseboard.agent import Agent
@@ -22,6 +22,7 @@ from fuseboard.contract.sidecar import (
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import report_answer
+from fuseboard.sidecar.bodies import UNREADABLE
 from fuseboard.sidecar.peers import Peers
 from fuseboard.sidecar.permits import Kept
 
@@ -40,9 +41,6 @@ _ERRORS: dict[CallError, Callable[[], BaseException]] = {
     CallError.PROTOCOL: lambda: BadStatusLine(""),
     CallError.CANCELLED: asyncio.CancelledError,
 }
-
-#: JSON that is not what was asked for, and JSON that is nested deeper than the parser goes.
-UNREADABLE = (MsgspecError, RecursionError)
 
 _decode = Decoder(Report).decode
 

@@ -33,10 +33,11 @@ from fuseboard.serving.exchange import JSON, Answer, Request
 from fuseboard.serving.shares import Uid, may_have_more
 from fuseboard.sidecar import answers, openapi
 from fuseboard.sidecar.access import TenantNames
+from fuseboard.sidecar.bodies import UNREADABLE, read_json
 from fuseboard.sidecar.operators import Operators
 from fuseboard.sidecar.peers import Peers, Place
 from fuseboard.sidecar.permits import Kept
-from fuseboard.sidecar.reports import UNREADABLE, Reports
+from fuseboard.sidecar.reports import Reports
 from fuseboard.subject import NO_SUBJECT, Ask, Subject
 
 logger = logging.getLogger("fuseboard.sidecar")
@@ -154,7 +155,7 @@ class Sidecar:
             return answers.problem(415, "not-json", f"send content-type: {JSON}")
         decode, answer = route
         try:
-            asked = decode(request.body)
+            asked = read_json(decode, request.body)
         except UNREADABLE as error:
             return answers.problem(400, "malformed", str(error))
         return answer(asked, request)
@@ -185,14 +186,14 @@ class Sidecar:
     def _read_reports(self, body: bytes) -> _Read:
         try:
             return _decode_readable(body), ()
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             return self.reports.read(_decode_reports(body))
 
     def _read_call(self, decode: Callable[[bytes], AskCall], body: bytes) -> AskCall:
         """An admission is not refused for a report beside it."""
         try:
             return decode(body)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             members = _decode_members(body)
             if "reports" not in members:
                 raise
