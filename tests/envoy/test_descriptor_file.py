@@ -59,6 +59,7 @@ WRONG = [
     ("domain: edge\nheaders: 1", 2, "This must be one of off, on, legacy"),
     (f"domain: {'n' * 201}", 1, "Use 1 to 200 letters"),
     ("[1]", 1, "must be a mapping"),
+    ("? [kind, apiVersion]\n: 1", 1, "no word ''"),
     ("domain: d\ndescriptors: {}", 2, "must be a list"),
     ("domain: d\ndescriptors:\n- 5", 3, "must be a mapping"),
     ("domain: d\ndescriptors:\n- key: k\n  keyy: v", 4, "no word 'keyy'"),
@@ -137,7 +138,8 @@ WRONG = [
     ),
     ("domain: d\ndescriptors: &a []", 2, "Anchors"),
     ("domain: !!str d", 1, "Tags"),
-    ("domain: d\n---\ndomain: e", 2, "one document"),
+    ("domain: d\n---\ndomain: e", 2, "one document: split it here"),
+    ("domain: d\ndescriptors: []\n---\n", 3, "or remove this ---"),
     ("domain: [\n", 2, "not valid YAML"),
     ("domain: \x00", 0, "not valid YAML"),
     ("#" * (MAX_FILE + 1), 0, "larger than 256 KiB"),
@@ -365,6 +367,13 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, problem: st
     file = read_file(text)
     assert file.domain is None
     assert any(problem in found and at == line for at, found in file.problems), file.problems
+
+
+def test_a_whole_configmap_is_one_problem() -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: r}\ndata:\n  config.yaml: |\n    domain: d\n"
+    [(line, problem)] = read_file(text).problems
+    assert line == 1
+    assert "the value of one key of its data, such as config.yaml" in problem
 
 
 def test_all_problems_are_found_at_once() -> None:

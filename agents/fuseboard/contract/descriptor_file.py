@@ -157,6 +157,13 @@ class _Reader:
         if root is None:
             self.problem(0, "The file is empty.")
             return None
+        if _is_of_kubernetes(root):
+            self.problem(
+                _line(root),
+                "This is an object of Kubernetes. The file is the text in it: of a ConfigMap, the value of "
+                "one key of its data, such as config.yaml.",
+            )
+            return None
         words = self._words(root, _ROOT)
         self.lines[()] = _line(root)
         name = self._text(words.get("domain"))
@@ -183,7 +190,7 @@ class _Reader:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if documents > 1:
-                self.problem(line, "The file must have one document: remove the second ---.")
+                self.problem(line, "The file must have one document: split it here, or remove this ---.")
             elif number > _MAX_PARTS:
                 self.problem(
                     line, f"The file has more than {_MAX_PARTS:,} keys and values: split the domain."
@@ -372,6 +379,11 @@ def _line(thing: Any) -> int:
 
 def _is_missing(node: Node | None) -> bool:
     return node is None or node.tag == _NULL
+
+
+def _is_of_kubernetes(root: Node) -> bool:
+    keys = [key for key, _ in root.value] if isinstance(root, MappingNode) else []
+    return {"apiVersion", "kind"} <= {key.value for key in keys if isinstance(key, ScalarNode)}
 
 
 def _as_text(node: ScalarNode) -> str | None:
