@@ -200,6 +200,10 @@ def test_the_workers_are_small_and_end_with_the_process_that_started_them(
         assert len(workers) == WORKERS
         for pid in (one.process.pid, *workers):
             assert resident_mib(pid) < MOST_MIB
+        # Nothing reads the pipe of a worker that is ready.
+        for pid in workers:
+            fds = Path(f"/proc/{pid}/fd")
+            wait_until(lambda fds=fds: os.readlink(fds / "1") == os.readlink(fds / "2"))
         one.process.kill()
         wait_until(lambda: all(map(gone, workers)))
 
@@ -239,6 +243,30 @@ if file.read_text() == "xxx":
     assert (runs.read_text(), worker.restarts) == ("xxx", 1)
     worker.signal(signal.SIGTERM)
     await keeping
+    await worker.end(PATIENCE_S)
+
+
+async def test_lines_that_a_worker_prints_before_it_is_ready_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "fuseboard.sidecar")
+    program = r"import os; os.write(1, b'warning: \xff\nready or not\nready\n'); input()"
+    place = Place(number=1, of=1, server="shop-1", folder="unused")
+    worker = Worker([sys.executable, "-c", program], place)
+    await worker.start()
+    assert [record.getMessage() for record in caplog.records] == [
+        "sidecar.worker_printed: worker 1: warning: \ufffd",
+        "sidecar.worker_printed: worker 1: ready or not",
+    ]
+    worker.signal(signal.SIGTERM)
+    await worker.end(PATIENCE_S)
+
+
+async def test_a_worker_that_prints_and_ends_before_it_is_ready_has_not_started() -> None:
+    place = Place(number=1, of=1, server="shop-1", folder="unused")
+    worker = Worker([sys.executable, "-c", "print('warning')"], place)
+    with pytest.raises(Misconfigured, match="worker 1 did not start"):
+        await worker.start()
     await worker.end(PATIENCE_S)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -274,6 +275,9 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
             when_it_ends(sys.stdin.fileno(), stop.set)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
+        if options.place is not None:
+            # The other process reads nothing more: a worker that printed into a full pipe would wait forever.
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         logger.info("sidecar.started: %s", settings)
         await stop.wait()
         logger.info("sidecar.stopping: for at most %g s", options.drain_s)

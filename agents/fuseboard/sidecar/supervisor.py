@@ -72,8 +72,12 @@ class Worker:
         if self._stopping.is_set():
             self._process.terminate()  # the signal came before there was a process
         output = self._process.stdout
-        if output is None or await output.readline() != f"{READY}\n".encode():
-            raise Misconfigured(f"worker {self.place.number} did not start: its lines above say why")
+        while (line := await output.readline() if output else b"") != f"{READY}\n".encode():
+            if not line:
+                raise Misconfigured(f"worker {self.place.number} did not start: its lines above say why")
+            # A library, or a hook of the interpreter, may print before the worker is ready.
+            text = line.decode(errors="replace").rstrip()
+            logger.info("sidecar.worker_printed: worker %d: %s", self.place.number, text)
 
     async def keep(self) -> None:
         """Start it again whenever it dies, until ``stop``."""
