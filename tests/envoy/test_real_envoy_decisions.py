@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
+import grpc
+import httpx
 import pytest
 import redis
 import yaml
@@ -144,6 +146,32 @@ async def test_a_breaker_that_refuses_answers_503_and_nothing_is_spent(
         assert answers == [200, 200, 429]
         assert stack.app.served == 3
         assert (await stack.envoy.counters(CALLS_OVER, CALLS_ERROR, ERROR)) == (5, 0, 0)
+
+
+async def test_a_client_of_grpc_can_tell_a_spent_quota_from_an_open_breaker(
+    stacked: Stacked, limits: redis.Redis
+) -> None:
+    rules = policy(daily(1))
+    async with stacked(rules) as stack:
+
+        async def call() -> httpx.Headers:
+            rpc = ACME | {"content-type": "application/grpc", "te": "trailers"}
+            answer = await stack.envoy.http.post("/shop.Orders/Get", headers=rpc)
+            assert answer.status_code == 200
+            return answer.headers
+
+        stack.app.headers = {"content-type": "application/grpc", "grpc-status": "0"}
+        assert (await call())["grpc-status"] == "0"
+        refused = await call()
+        assert refused["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+        assert refused["content-type"] == "application/grpc"
+        assert "is spent" in refused["grpc-message"]
+        publish(limits, held_open(rules, 600), revision=8, tenants=dict(TENANTS))
+        await eventually(decides_by(stack.sidecars[0].agent, 8))
+        refused = await call()
+        assert refused["grpc-status"] == str(grpc.StatusCode.UNAVAILABLE.value[0])
+        assert refused["content-type"] == "application/grpc"
+        assert stack.app.served == 1
 
 
 async def test_the_next_request_obeys_an_edited_quota(stacked: Stacked, limits: redis.Redis) -> None:

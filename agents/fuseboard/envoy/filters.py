@@ -127,8 +127,15 @@ def bootstrap(filters: Filters, addresses: Addresses) -> str:
 
 
 def _http_filters(filters: Filters) -> str:
+    limits = _filter(
+        filters,
+        "limits",
+        filters.domain,
+        "# For a client of gRPC: UNAVAILABLE would look like a failure of the application.",
+        "rate_limited_as_resource_exhausted: true",
+    )
     if filters.breaker_domain is None:
-        return _filter(filters, "limits", filters.domain)
+        return limits
     return "\n".join(
         [
             "# Dependencies are first: a call that a breaker refuses spends no limit of the tenant.",
@@ -142,7 +149,7 @@ def _http_filters(filters: Filters) -> str:
                 "rate_limited_status: {code: 503}",
                 "disable_x_envoy_ratelimited_header: true",
             ),
-            _filter(filters, "limits", filters.domain),
+            limits,
         ]
     )
 
