@@ -310,11 +310,13 @@ class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
         *,
         tenant: str = "",
         batch: bool = False,
+        as_dependency: bool = False,
     ) -> None:
         """Charge what was used without a permit, by measure, in the unit of each: tokens, or ``micro_usd``.
 
         ``name`` is that of a dependency, or of a model: then its pool counts the usage, and its present price
-        makes the money of a ``fuseboard.llm.Usage``. A mapping names the money itself. All limits and budgets
+        makes the money of a ``fuseboard.llm.Usage``. A mapping names the money itself. If a model and a
+        dependency have this name, it is the model, unless ``as_dependency`` is true. All limits and budgets
         of the dependency, its account and ``tenant`` count the amounts from now on, and no call. *Costs* has
         them too. Nothing is refused, and nothing waits; without Redis, the pod charges its shares. ``batch``:
         the work of a batch, at its price. Vendors limit the rate of batches apart, so of the limits of the
@@ -323,7 +325,7 @@ class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
         Charge each batch once, when you download it. From any thread. Raises ``Misconfigured`` unless each
         amount is a whole number of at least 0.
         """
-        model = self.configuration.snapshot.model(name)
+        model = None if as_dependency else self.configuration.snapshot.model(name)
         dependency = model.pool if model is not None and model.pool else name
         if dependency not in self._names:
             self._learn_name(dependency)

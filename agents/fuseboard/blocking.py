@@ -219,9 +219,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         *,
         tenant: str = "",
         batch: bool = False,
+        as_dependency: bool = False,
     ) -> None:
         """See ``fuseboard.Agent.charge``."""
-        self._started().charge(name, usage, tenant=tenant, batch=batch)
+        self._started().charge(name, usage, tenant=tenant, batch=batch, as_dependency=as_dependency)
 
     def charge_after(self, asks: Sequence[Ask]) -> None:
         """See ``fuseboard.Agent.charge_after``."""

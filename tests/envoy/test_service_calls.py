@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from fuseboard.contract.limits import Limit
+from fuseboard.contract.models import Model
 from fuseboard.contract.policy import MAX_WAIT_MS, Policy
 from fuseboard.contract.words import Outcome
 from fuseboard.envoy import rls_pb2 as pb
@@ -60,7 +61,10 @@ async def test_the_permit_of_a_call_is_given_back_if_a_limit_refuses(answering: 
 
 async def test_hits_of_a_call_are_calls_or_costs(answering: Answering) -> None:
     tokens = window(100, 3_600, "tokens", measure="tokens")
-    async with answering(called(window(10, 3_600, "calls"), tokens)) as envoy:
+    policy = called(window(10, 3_600, "calls"), tokens)
+    # The rule names the dependency, whatever a model of the same name belongs to.
+    policy = msgspec.structs.replace(policy, models=(Model(name="payments", pool="other"),))
+    async with answering(policy) as envoy:
 
         async def left() -> list[int | None]:
             permit = await envoy.agent.admit_call("payments", costs={"tokens": 1})

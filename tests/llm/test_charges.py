@@ -179,6 +179,19 @@ async def test_the_name_of_a_model_charges_its_pool_at_the_price_of_a_batch(
         await eventually(lambda: left(agent), accept=lambda found: found == expected)
 
 
+async def test_a_name_of_a_model_and_a_dependency_is_the_model_unless_said(
+    limits: redis.Redis, redis_url: str
+):
+    rules = replace(RULES, models=(Model(name="gpt-own", pool="llm"),))
+    async with pod(limits, redis_url, rules) as agent:
+        agent.charge("gpt-own", {"tokens": 5})
+        agent.charge("gpt-own", {"tokens": 7}, as_dependency=True)
+        [part] = agent.counters.usage.next(leaving=True)
+        assert {(row.model, row.dependency) for row in part.rows} == {("gpt-own", "llm"), ("", "gpt-own")}
+        await eventually(lambda: spent(agent), accept=lambda found: found["tokens"] == 5)
+        await eventually(lambda: spent(agent, "gpt-own"), accept=lambda found: found["tokens"] == 7)
+
+
 async def test_a_charge_is_in_the_ledger_at_the_price_of_a_batch(limits: redis.Redis, redis_url: str):
     price = Price(
         starts_at_s=0, input=3_000_000, cached=0, written=3_000_000, output=15_000_000, batch_percent=50

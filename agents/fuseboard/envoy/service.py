@@ -137,7 +137,7 @@ class RateLimitService:
         if asked.after:
             agent.charge_after(asked.after)
         for call in asked.used:
-            agent.charge(call.dependency, call.costs or {}, tenant=call.tenant)
+            agent.charge(call.dependency, call.costs or {}, tenant=call.tenant, as_dependency=True)
 
         return Answered(body, partial(self._give_back, taken))
 

@@ -265,6 +265,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         *,
         tenant: str = "",
         batch: bool = False,
+        as_dependency: bool = False,
     ) -> None:
         """See ``charges``."""
         check_name("a dependency or a model", name)
