@@ -1,6 +1,5 @@
 """When certificates of the listener for Envoy end, and what happens when they are replaced."""
 
-import os
 import re
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -14,11 +13,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fuseboard.envoy.certificates import Certificates, MutualTls
+from fuseboard.envoy.certificates import Certificates
 from fuseboard.envoy.grpc_server import GrpcListener, serving
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT
 from fuseboard.errors import Misconfigured
-from tests.envoy.authority import Authority
+from tests.envoy.authority import Authority, Volume
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import descriptor, request
 from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, secure
@@ -145,34 +144,15 @@ def test_dates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         Certificates(authority.tls)
 
 
-class Volume:
-    """A volume of Kubernetes: one link changes all files at once."""
-
-    def __init__(self, folder: Path, authority: Authority) -> None:
-        self._folder = folder
-        folder.mkdir()
-        names = ("cert.pem", "key.pem", "ca.pem")
-        for name in names:
-            (folder / name).symlink_to(Path("..data") / name)
-        cert, key, client_ca = (folder / name for name in names)
-        self.tls = MutualTls(cert=cert, key=key, client_ca=client_ca, client_sans=authority.tls.client_sans)
-        self.show(authority)
-
-    def show(self, authority: Authority) -> None:
-        link = self._folder / "..data_tmp"
-        link.symlink_to(authority.tls.cert.parent)
-        os.replace(link, self._folder / "..data")
-
-
 async def test_a_volume_renews_certificates_without_a_restart(
     answering: Answering, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, wrong, second = (Authority(new_folder(tmp_path / name)) for name in ("first", "wrong", "second"))
+    first, wrong, second = (Authority(tmp_path / name) for name in ("first", "wrong", "second"))
     ends = NOW + 90 * DAY
     first.issue(not_before=NOW - DAY, not_after=ends)
     wrong.issue(not_before=NOW - 90 * DAY, not_after=NOW - DAY)
     second.issue(not_before=NOW - DAY, not_after=ends + DAY)
-    volume = Volume(tmp_path / "volume", first)
+    volume = Volume(tmp_path / "volume", first.tls)
     listener = GrpcListener(address=LOOPBACK, tls=volume.tls)
     body = request(descriptor(("free", "x")))
     async with answering(policy_of(FILE), envoy_grpc=listener, probes=LOOPBACK) as envoy:
@@ -191,13 +171,13 @@ async def test_a_volume_renews_certificates_without_a_restart(
         async with secure(first, port, ENVOY) as kept:
             assert await ask(kept, body)
             assert await figures() == (ends.timestamp(), 0)
-            volume.show(wrong)
+            volume.show(wrong.tls)
             for _ in range(2):
                 async with secure(first, port, ENVOY) as channel:
                     assert await ask(channel, body)
             assert await figures() == (ends.timestamp(), 1)
             assert caplog.text.count("envoy.certificates: the earlier ones are used") == 1
-            volume.show(second)
+            volume.show(second.tls)
             async with secure(second, port, ENVOY) as channel:
                 assert await ask(channel, body)
             assert await figures() == ((ends + DAY).timestamp(), 1)
@@ -206,8 +186,3 @@ async def test_a_volume_renews_certificates_without_a_restart(
                     await channel.unary_unary(SHOULD_RATE_LIMIT)(body, timeout=PATIENCE_S)
             # A connection that is open goes on.
             assert await ask(kept, body)
-
-
-def new_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
