@@ -20,7 +20,7 @@ _ESCAPE = re.compile(
 
 
 def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
-    """What ``decode`` finds in ``body``. Raises one of ``UNREADABLE``.
+    """Return ``body`` as ``decode`` reads it. Raises one of ``UNREADABLE``.
 
     JavaScript writes half a surrogate pair where it has cut a text. It counts as "?", as in the arguments of
     an agent in Python.
