@@ -167,6 +167,30 @@ class TestRequests:
             assert (status, headers["connection"]) == (200, "close")
             assert await peer.is_closed()
 
+    async def test_a_client_that_sends_more_after_its_last_request_gets_its_answer(self) -> None:
+        last = post(b"", "/wait", "Connection: close")
+        async with served() as one:
+            for more in (post(b"more"), b"no request", b"\r\n"):
+                peer = await one.peer()
+                one.echo.asked.clear()
+                one.echo.go.clear()
+                peer.writer.write(last + more)
+                await eventually(lambda: one.echo.asked)
+                one.echo.go.set()
+                assert (await peer.answer())[2] == b'"waited"'
+                assert await peer.is_closed()
+                assert len(one.echo.asked) == 1
+
+    @pytest.mark.parametrize("headers", [(), ("Connection: keep-alive",)])
+    async def test_a_client_of_http_1_0_gets_its_answer_and_the_end(self, headers: tuple[str, ...]) -> None:
+        async with served() as one:
+            for _ in range(2):
+                peer = await one.peer()
+                old = post(b"a", "/", *headers).replace(b"HTTP/1.1", b"HTTP/1.0")
+                status, answered, body = await peer.ask(old)
+                assert (status, answered["connection"], body) == (200, "close", b'["POST", "/", "a"]')
+                assert await peer.is_closed()
+
     async def test_the_answer_to_head_has_no_body(self) -> None:
         async with served() as one:
             peer = await one.peer()

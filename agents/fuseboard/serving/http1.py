@@ -249,7 +249,10 @@ class Http1(asyncio.Protocol):
                 data = data[upgrade.args[0] :]
                 self._parser = HttpRequestParser(self)
             except HttpParserError:
-                self._refuse(400, "malformed", "the request is not HTTP/1.1")
+                data = b""
+                # The request before may have said that it is the last. It gets its answer.
+                if self._keeps or self._partial:
+                    self._refuse(400, "malformed", "the request is not HTTP/1.1")
         bounds = self._bounds
         if self._read > bounds.head_bytes + 2 * bounds.body_bytes:
             self._refuse(413, "too-large", "head, body and trailers are too large")
@@ -294,7 +297,8 @@ class Http1(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._complete_head = True
         self._method = self._parser.get_method().decode("latin-1")
-        self._keeps = self._parser.should_keep_alive()
+        # A client of HTTP/1.0 that is told nothing waits for the end of the connection.
+        self._keeps = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
         text = self._headers.get("content-length", "0")
         if not (text.isascii() and text.isdigit()):
             # The parser and this class must find the same end of the body.
