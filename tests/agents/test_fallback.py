@@ -82,6 +82,13 @@ class TestKilled:
             valkey.start()
             await eventually(lambda: server.admission.mode is Mode.SHARED)
 
+    async def test_a_server_that_starts_beside_a_frozen_redis_says_why(self, frozen: Valkey):
+        assert frozen.process is not None
+        frozen.process.send_signal(signal.SIGSTOP)
+        async with running(frozen.url, connected=False) as server:
+            cause = "never reached: TimeoutError"
+            await eventually(lambda: server.admission.mode_cause == cause)
+
     async def test_a_dropped_connection_is_no_outage(self, valkey: Valkey):
         async with running(valkey.url) as server:
             with redis.Redis.from_url(valkey.url) as client:

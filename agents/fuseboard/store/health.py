@@ -226,12 +226,14 @@ class StoreHealth:
             except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
                 # A socket that lost a probe may never work again: the next probe opens a new one.
                 await self._store.drop()
-                self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
+                cause = f"{type(error).__name__}: {error}".rstrip(": ")
+                self._go_local(cause)
                 if isinstance(error, FunctionMissingError):
                     # Nothing but an upgrade or a worker ends this, so it matters more than the first cause.
                     self._cause = str(error)
                 elif first:
-                    self._cause = f"never reached: {error}"
+                    # A timeout has no text.
+                    self._cause = f"never reached: {str(error) or cause}"
                 first = False
                 self.tried.set()
                 await self._pause()
