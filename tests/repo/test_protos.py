@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("fuseboard/envoy")
+COMPILER = ROOT / ".venv-protos/bin/python"
 NAMES = sorted(file.stem for file in (ROOT / "agents" / FOLDER).glob("*.proto"))
 
 
@@ -29,6 +30,18 @@ def test_compiled_messages_are_up_to_date(name: str, tmp_path: Path) -> None:
             # The compiler leaves the names in JSON out of Python.
             field.ClearField("json_name")
     assert compiled == file
+
+
+def test_compiled_files_are_those_that_make_protos_writes(tmp_path: Path) -> None:
+    """Also the types, which the messages themselves do not show."""
+    options = ["-m", "grpc_tools.protoc", "-I", "agents", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    protos = [f"agents/{FOLDER}/{name}.proto" for name in NAMES]
+    if not COMPILER.exists() or not list(COMPILER.parents[1].glob("lib/*/site-packages/grpc_tools")):
+        pytest.skip("no compiler in .venv-protos: run make engine-environments with Python 3.11 or 3.12")
+    subprocess.run([COMPILER, *options, *protos], cwd=ROOT, check=True)
+    written = {file.name: file.read_text() for file in (tmp_path / FOLDER).iterdir()}
+    assert len(written) == 2 * len(NAMES)
+    assert {name: (ROOT / "agents" / FOLDER / name).read_text() for name in written} == written
 
 
 def test_the_extra_has_a_protobuf_that_reads_them() -> None:
