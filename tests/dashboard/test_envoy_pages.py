@@ -335,7 +335,7 @@ def test_what_envoy_asked_for_is_beside_each_rule(log_in: Any) -> None:
     put_asked("egde", {}, ["tenant", 3, ["<b>"]])
     client = log_in("vera")
     shown = text(client.get(WHERE))
-    assert "limits that count by it decide 1,234 31 0 7" in shown
+    assert "limits that count by it decide, and the quotas of a tenant above it 1,234 31 0 7" in shown
     assert "10 per hour, in calendar hours of UTC 10 0 4 9" in shown
     assert "tenant decide 0 0 0 4" in shown
     assert "7 descriptors, allowed, and counted by no limit" in shown

@@ -48,6 +48,8 @@ descriptors:
   - key: tenant
     means: tenant
     descriptors:
+      - key: user
+        means: user
       - key: to
         dependency: payments
       - key: tokens_to
@@ -207,6 +209,16 @@ async def test_the_quotas_of_the_tenant_decide(answering: Answering) -> None:
         assert codes(await envoy.ask(request(descriptor(("tenant", "big")), hits=1000))) == (OK, [OK])
         late = await envoy.ask(request(descriptor(("tenant", "late-payer"))))
         assert (codes(late), json.loads(late.raw_body)["status"]) == ((OVER, [OVER]), 403)
+
+
+async def test_a_caller_below_its_tenant_spends_the_quotas_of_the_tenant(answering: Answering) -> None:
+    tiers = (Tier(name="free", quotas=(HOURLY, PER_USER)), Tier(name="unlimited"))
+    async with answering(msgspec.structs.replace(RULES, tiers=tiers)) as envoy:
+        ann, ben = (request(descriptor(("tenant", "acme"), ("user", name))) for name in ("ann", "ben"))
+        found = [(await envoy.ask(one)).overall_code for one in (ann, ann, ann, ben, ben, ben)]
+        assert found == [OK, OK, OVER, OK, OK, OVER]
+        # Nothing is left for the tenant without a user either.
+        assert codes(await envoy.ask(request(descriptor(("tenant", "acme"))))) == (OVER, [OVER])
 
 
 async def test_a_request_keeps_no_slot(answering: Answering) -> None:

@@ -79,7 +79,8 @@ def meaning(rule: DescriptorRule) -> str:
     elif rule.means is Means.TENANT:
         text = "the value is a tenant: the quotas of the tenant decide"
     elif rule.means is not None:
-        text = f"the value is the {rule.means.value} of the caller: limits that count by it decide"
+        text = f"the value is the {rule.means.value} of the caller: limits that count by it decide, and "
+        text += "the quotas of a tenant above it"
     else:
         text = "decides nothing by itself"
     return "; ".join([text, *after])
