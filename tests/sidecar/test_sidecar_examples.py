@@ -102,6 +102,11 @@ async def shown(command: Command, sidecar_url: str, *urls: str) -> list[str]:
 
 async def ran(command: Command, sidecar_url: str, **more: str) -> list[str]:
     """The lines that a program prints, which knows the sidecar."""
+    return (await written(command, sidecar_url, **more))[0]
+
+
+async def written(command: Command, sidecar_url: str, **more: str) -> tuple[list[str], str]:
+    """The lines that it prints, and its log."""
     variables = {
         "SIDECAR_URL": sidecar_url,
         "SIDECAR_TIMEOUT_MS": str(int(PATIENCE_S * 1000)),
@@ -110,9 +115,9 @@ async def ran(command: Command, sidecar_url: str, **more: str) -> list[str]:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=PIPE, stderr=PIPE, env=os.environ | variables | more
     )
-    written, errors = await process.communicate()
+    lines, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
-    return written.decode().split("\n")[:-1]
+    return lines.decode().split("\n")[:-1], errors.decode()
 
 
 async def test_an_example_is_guarded_follows_a_refusal_and_goes_on_without_its_sidecar(
@@ -141,6 +146,23 @@ async def test_an_example_reads_a_token_that_was_replaced(
         sidecar_url = str(client.http.base_url).rstrip("/")
         assert await shown(command, sidecar_url, f"{url}/", f"{url}/") == ["200", "200"]
         await ended_as(client, {"ok": 2})
+
+
+async def test_an_example_with_a_wrong_token_makes_its_calls_and_says_why_they_are_not_guarded(
+    beside: Beside, command: Command
+) -> None:
+    options = Options(listen=("127.0.0.1", 0), token=TokenSource("another"))
+    async with vendor() as url, beside(policy(), options) as client:
+        sidecar_url = str(client.http.base_url).rstrip("/")
+        lines, log = await written((*command, "payments", f"{url}/"), sidecar_url)
+        assert lines == ["200"]
+        assert log.count("urn:fuseboard:sidecar:token") == 1
+
+
+@pytest.mark.parametrize("name", ["guard.go", "guard.mjs", "Guard.java"])
+def test_an_example_knows_the_usual_address(name: str) -> None:
+    host, port = Options().listen or ("", 0)
+    assert f'"http://{host}:{port}"' in (FOLDER / name).read_text()
 
 
 async def test_an_example_says_how_a_call_failed(
@@ -194,4 +216,4 @@ def test_the_part_of_an_example_that_is_copied_is_short(name: str, main: str) ->
     assert program
     lines = [line.strip() for line in copied.splitlines()]
     code = [line for line in lines if line and not line.startswith(("//", "import", '"', "package"))]
-    assert 25 <= len(code) <= 68
+    assert 25 <= len(code) <= 70

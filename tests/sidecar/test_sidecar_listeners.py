@@ -170,10 +170,14 @@ class TestProbes:
                 assert (await http.get("/healthz")).json() == {"healthy": True}
                 assert (await http.get("/readyz")).json() == {"ready": True, "because": ""}
                 assert (await http.head("/readyz")).status_code == 200
+                for path in ("/healthz", "/readyz", "/metrics"):
+                    assert (await http.get(path, params={"format": "text"})).status_code == 200
+                    assert (await http.get(f"{path}/more")).status_code == 404
                 assert (await http.post("/healthz")).status_code == 405
                 assert (await http.post("/v1/calls", json=CALL)).status_code == 404
                 client.sidecar.stopping = True
                 assert (await http.get("/readyz")).status_code == 503
+                assert (await http.get("/readyz?format=text")).status_code == 503
                 assert (await http.get("/healthz")).status_code == 200
                 assert (await client.call())["allowed"] is True
 

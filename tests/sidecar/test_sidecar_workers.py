@@ -85,7 +85,7 @@ def worker_of(name: str) -> int:
 def figures(one: Process) -> dict[tuple[str, str], float]:
     """Each sample without further labels, by its series and the agent."""
     with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
-        text = http.get(f"{one.probes}/metrics").text
+        text = http.get(f"{one.probes}/metrics?format=text").text
     heads = Counter(re.findall(r"^# (?:HELP|TYPE) \S+", text, re.MULTILINE))
     assert set(heads.values()) == {1}
     samples = re.findall(r'^(\w+)\{server="([^"]+)"\} (\S+)$', text, re.MULTILINE)

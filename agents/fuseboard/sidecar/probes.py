@@ -89,9 +89,14 @@ HEALTHY = Answer(200, b'{"healthy": true}')
 STOPPING = Answer(503, b'{"ready": false, "because": "the sidecar is stopping"}')
 
 
+def path_of(request: Request) -> str:
+    """The path without a query: Prometheus can be told to send one."""
+    return request.path.partition("?")[0]
+
+
 def refuse(request: Request) -> Answer | None:
     """The answer to a request that is no probe and no scrape."""
-    if request.path not in PATHS:
+    if path_of(request) not in PATHS:
         return answers.problem(404, "unknown-path", "this listener answers /healthz, /readyz and /metrics")
     return None if request.method in ("GET", "HEAD") else answers.problem(405, "method", "use GET")
 
@@ -112,9 +117,10 @@ class Probes:
     def handle(self, request: Request) -> Answer:
         if (refused := refuse(request)) is not None:
             return refused
-        if request.path == "/healthz":
+        path = path_of(request)
+        if path == "/healthz":
             return HEALTHY
-        if request.path == "/metrics":
+        if path == "/metrics":
             return _without_length(pod_answers.metrics_answer(self._agent), more=self._figures())
         if self._sidecar.stopping:
             return STOPPING

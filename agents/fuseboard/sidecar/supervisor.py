@@ -32,7 +32,7 @@ from fuseboard.settings import AgentSettings
 from fuseboard.sidecar import answers
 from fuseboard.sidecar.app import FEW, READY, Options, addresses, listens, loop_factory
 from fuseboard.sidecar.peers import Place
-from fuseboard.sidecar.probes import HEALTHY, STOPPING, refuse
+from fuseboard.sidecar.probes import HEALTHY, STOPPING, path_of, refuse
 from fuseboard.telemetry.prometheus_text import family
 
 logger = logging.getLogger("fuseboard.sidecar")
@@ -131,9 +131,10 @@ class WorkerProbes:
     def handle(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         if (refused := refuse(request)) is not None:
             return refused
-        if self.stopping and request.path == "/readyz":
+        path = path_of(request)
+        if self.stopping and path == "/readyz":
             return STOPPING
-        return self._answer(request.path)
+        return self._answer(path)
 
     async def _answer(self, path: str) -> Answer:
         # The client uses timeouts, which need a task.

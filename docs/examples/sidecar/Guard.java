@@ -8,6 +8,7 @@ import java.util.regex.Pattern;
 
 public class Guard {
     static final HttpClient CLIENT = HttpClient.newHttpClient();
+    static final String SIDECAR = System.getenv().getOrDefault("SIDECAR_URL", "http://127.0.0.1:7480");
     static final String TOKEN_FILE = System.getenv().getOrDefault("SIDECAR_TOKEN_FILE", "/dev/null");
     static final String TIMEOUT = System.getenv().getOrDefault("SIDECAR_TIMEOUT_MS", "100");
 
@@ -15,11 +16,14 @@ public class Guard {
         try {
             // Now: the file may have been replaced.
             var token = Files.readString(Path.of(TOKEN_FILE)).strip();
-            var request = HttpRequest.newBuilder(URI.create(System.getenv("SIDECAR_URL") + path))
+            var request = HttpRequest.newBuilder(URI.create(SIDECAR + path))
                 .timeout(Duration.ofMillis(Long.parseLong(TIMEOUT))).header("Content-Type", "application/json")
                 .header("Authorization", "Bearer " + token).POST(HttpRequest.BodyPublishers.ofString(json)).build();
             var answer = CLIENT.send(request, BodyHandlers.ofString());
-            return answer.statusCode() == 200 ? answer.body() : "";
+            if (answer.statusCode() == 200) return answer.body();
+            // A mistake here, such as a wrong token.
+            if (answer.statusCode() < 500) System.err.println("sidecar: " + answer.body());
+            return "";
         } catch (java.io.IOException error) {
             return "";
         } catch (InterruptedException error) {

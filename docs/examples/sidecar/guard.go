@@ -3,11 +3,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -29,7 +31,8 @@ func ask(path string, content any) (found decision) {
 		within = 100 * time.Millisecond
 	}
 	body, _ := json.Marshal(content)
-	request, _ := http.NewRequest("POST", os.Getenv("SIDECAR_URL")+path, bytes.NewReader(body))
+	sidecar := cmp.Or(os.Getenv("SIDECAR_URL"), "http://127.0.0.1:7480")
+	request, _ := http.NewRequest("POST", sidecar+path, bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	token, _ := os.ReadFile(os.Getenv("SIDECAR_TOKEN_FILE")) // now: the file may have been replaced
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
@@ -38,6 +41,8 @@ func ask(path string, content any) (found decision) {
 		defer answer.Body.Close()
 		if answer.StatusCode == http.StatusOK {
 			json.NewDecoder(answer.Body).Decode(&found)
+		} else if answer.StatusCode < 500 { // a mistake here, such as a wrong token
+			io.Copy(os.Stderr, answer.Body)
 		}
 	}
 	return found

@@ -9,7 +9,9 @@ async function ask(path, content) {
     const headers = { "content-type": "application/json", authorization: `Bearer ${token}` };
     const signal = AbortSignal.timeout(Number(SIDECAR_TIMEOUT_MS));
     const answer = await fetch(SIDECAR_URL + path, { method: "POST", headers, body: JSON.stringify(content), signal });
-    return answer.status === 200 ? await answer.json() : {};
+    if (answer.status === 200) return await answer.json();
+    if (answer.status < 500) console.error("sidecar:", await answer.text()); // a mistake here, such as a wrong token
+    return {};
   } catch {
     return {};
   }
