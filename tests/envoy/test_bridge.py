@@ -74,7 +74,7 @@ async def test_the_body_is_the_message(answering: Answering) -> None:
         ("POST", SHOULD_RATE_LIMIT, PATH, {"origin": "http://evil.example"}, 403),
         ("GET", SHOULD_RATE_LIMIT, b"", {}, 405),
         ("POST", "/v1/calls", PATH, {}, 404),
-        ("POST", SHOULD_RATE_LIMIT, b"x" * 65537, {}, 413),
+        ("POST", SHOULD_RATE_LIMIT, b"x" * (2**20 + 1), {}, 413),
     ],
 )
 async def test_what_is_no_request_gets_no_decision(

@@ -85,8 +85,9 @@ async def test_a_certificate_that_is_not_valid_is_named_before_the_service_binds
     authority = Authority(tmp_path)
     authority.issue(not_before=begins, not_after=ends)
     named = f"--tls-cert {authority.tls.cert} {problem}"
+    listener = GrpcListener(address=LOOPBACK, tls=authority.tls)
     with pytest.raises(Misconfigured, match=f"^{re.escape(named)}$"):
-        async with serving({}, GrpcListener(address=LOOPBACK, tls=authority.tls), body_bytes=MOST):
+        async with serving({}, listener, head_bytes=MOST, body_bytes=MOST):
             pass
     authority.issue()
     authority.tls.client_ca.write_bytes(authority_of("ca", begins, ends))

@@ -18,7 +18,7 @@ from fuseboard.cli import main
 from fuseboard.envoy import grpc_server
 from fuseboard.envoy import rls_pb2 as pb
 from fuseboard.envoy.asks import InvalidMessage
-from fuseboard.envoy.grpc_server import MAX_HEADERS, MAX_STREAMS, GrpcListener, GrpcServer, serving
+from fuseboard.envoy.grpc_server import MAX_STREAMS, GrpcListener, GrpcServer, serving
 from fuseboard.envoy.service import SHOULD_RATE_LIMIT, Answered
 from fuseboard.errors import Misconfigured
 from fuseboard.sidecar import app
@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 LOOPBACK = ("127.0.0.1", 0)
 #: Bytes of a message.
-MOST = 10_000
+MOST, MOST_OF_HEAD = 10_000, 20_000
 #: The preface of a client of HTTP/2 with empty settings, and the types of frames.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS, GOAWAY = 4, 7
@@ -67,7 +67,8 @@ class Echo:
 
 @asynccontextmanager
 async def echoing(listener: GrpcListener, echo: Echo | None = None) -> AsyncIterator[GrpcServer]:
-    async with serving({SHOULD_RATE_LIMIT: (echo or Echo()).answer}, listener, body_bytes=MOST) as running:
+    paths = {SHOULD_RATE_LIMIT: (echo or Echo()).answer}
+    async with serving(paths, listener, head_bytes=MOST_OF_HEAD, body_bytes=MOST) as running:
         yield running
 
 
@@ -137,7 +138,7 @@ async def test_a_client_hears_the_bounds_of_its_connection() -> None:
         content = await reader.readexactly(int.from_bytes(head[:3], "big"))
         writer.close()
     bounds = dict(struct.iter_unpack("!HI", content))
-    assert (bounds[MAX_CONCURRENT_STREAMS], bounds[MAX_HEADER_LIST_SIZE]) == (MAX_STREAMS, MAX_HEADERS)
+    assert (bounds[MAX_CONCURRENT_STREAMS], bounds[MAX_HEADER_LIST_SIZE]) == (MAX_STREAMS, MOST_OF_HEAD)
 
 
 async def test_the_unix_socket_has_its_mode_and_is_not_taken_from_a_process(tmp_path: Path) -> None:

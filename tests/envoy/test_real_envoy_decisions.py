@@ -204,6 +204,37 @@ async def test_tokens_are_checked_before_a_call_and_charged_after_it(stacked: St
         assert (await stack.envoy.counters(ERROR)) == (0,)
 
 
+async def test_a_client_with_long_headers_escapes_no_limit(stacked: Stacked) -> None:
+    # Two descriptors have the name: together they are longer than what Envoy takes of headers.
+    async with stacked(policy(daily(2), daily(9, "tokens")), "--tokens-header", "x-tokens") as stack:
+        name = {"x-tenant": 50_000 * "x"}
+        assert [(await stack.get(**name)).status_code for _ in range(3)] == [200, 200, 429]
+        assert await stack.envoy.counters(OK, OVER, ERROR) == (2, 1, 0)
+
+
+async def test_a_client_with_a_long_trace_escapes_no_limit(stacked: Stacked, tmp_path: Path) -> None:
+    async with stacked(policy(daily(2))):
+        config = yaml.safe_load((tmp_path / "edge-0/envoy/envoy.yaml").read_text())
+        ingress = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        ingress["tracing"] = {
+            "overall_sampling": {"value": 0},
+            "provider": {
+                "name": "envoy.tracers.opentelemetry",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+                    "grpc_service": {"envoy_grpc": {"cluster_name": "app"}},
+                    "service_name": "edge",
+                },
+            },
+        }
+        async with serving(yaml.safe_dump(config), tmp_path / "traced") as envoy:
+            # Envoy takes 60 KiB of headers, and passes these on with each of its questions.
+            trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "tracestate": "a=" + 61_000 * "b"}
+            answers = [(await envoy.http.get("/", headers=ACME | trace)).status_code for _ in range(3)]
+            assert answers == [200, 200, 429]
+            assert await envoy.counters(OK, OVER, ERROR, CALLS_ERROR) == (2, 1, 0, 0)
+
+
 async def test_two_envoys_with_a_sidecar_each_never_exceed_a_limit(stacked: Stacked) -> None:
     limit, callers, requests = 300, 100, 5
     options = ("--failure-mode-deny", "--breaker-domain", "off")

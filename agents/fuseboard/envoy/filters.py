@@ -365,6 +365,8 @@ _BRIDGE = f"""\
         stat_prefix: {_NAME}_bridge
         codec_type: HTTP2
         generate_request_id: false
+        # The request may have the trace of a client, who would escape its limits with a long one.
+        max_request_headers_kb: 96
         http_filters:
         - name: envoy.filters.http.grpc_http1_reverse_bridge
           typed_config:

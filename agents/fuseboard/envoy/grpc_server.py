@@ -29,8 +29,6 @@ MAX_CONNECTIONS = 1_024
 #: sends many requests on a new one before it hears this bound: with 100, a burst of 200 got no decision.
 #: Several connections can hold all places: only clients that may spend every limit reach the listener.
 MAX_STREAMS = 500
-#: The bytes of the headers of a request.
-MAX_HEADERS = 8 * 1024
 #: A connection that gets old is closed when its requests have their answers, or after this time.
 GRACE_S = 5.0
 #: The handshakes of TLS and HTTP/2 must end within this time after the connection. A request may send no
@@ -102,16 +100,16 @@ class GrpcServer:
 
 @asynccontextmanager
 async def serving(
-    paths: Mapping[str, Export], listener: GrpcListener, *, body_bytes: int
+    paths: Mapping[str, Export], listener: GrpcListener, *, head_bytes: int, body_bytes: int
 ) -> AsyncIterator[GrpcServer]:
-    """Serve requests of at most ``body_bytes`` until the block ends.
+    """Serve requests of at most ``head_bytes`` and ``body_bytes`` until the block ends.
 
     Raises ``OSError`` if the address cannot be used, and ``Misconfigured`` for wrong files.
     """
     running = GrpcServer(paths, listener.tls)
     server = grpc.aio.server(
         handlers=running.handlers(),
-        options=_options(listener, body_bytes),
+        options=_options(listener, head_bytes, body_bytes),
         maximum_concurrent_rpcs=MAX_REQUESTS,
     )
     try:
@@ -127,13 +125,13 @@ async def serving(
             remove_unused(listener.address)
 
 
-def _options(listener: GrpcListener, body_bytes: int) -> list[tuple[str, int]]:
+def _options(listener: GrpcListener, head_bytes: int, body_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", body_bytes),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
-        ("grpc.max_metadata_size", MAX_HEADERS),
-        ("grpc.absolute_max_metadata_size", MAX_HEADERS),
+        ("grpc.max_metadata_size", head_bytes),
+        ("grpc.absolute_max_metadata_size", head_bytes),
         ("grpc.max_connection_age_ms", round(listener.connection_age_s * 1000)),
         ("grpc.max_connection_age_grace_ms", round(GRACE_S * 1000)),
         ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),

@@ -49,8 +49,9 @@ PRIVATE = Bounds(body_bytes=2 * 2**20, idle_s=3_600.0)
 #: Probes and scrapes. Anyone may ask, so each connection has one request and little time.
 FEW = Bounds(connections=64, idle_s=5.0, keeps_open=False)
 
-#: The bytes of a request of Envoy, whose descriptors may have long values.
-ENVOY_BODY_BYTES = 64 * 1024
+#: The bytes of a request of Envoy. A larger one gets no decision, and its client would escape all limits. By
+#: default, Envoy takes 60 KiB of headers: several descriptors may have them, and traces pass them on.
+ENVOY_HEAD_BYTES, ENVOY_BODY_BYTES = 64 * 1024, 2**20
 
 Address = tuple[str, int]
 #: Lines of metrics.
@@ -129,7 +130,8 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             if options.envoy_unix is not None or options.envoy_grpc is not None:
                 envoy, log = _for_envoy(agent, sidecar)
                 if options.envoy_unix is not None:
-                    filters = Connections(replace(options.bounds, body_bytes=ENVOY_BODY_BYTES))
+                    sizes = {"head_bytes": ENVOY_HEAD_BYTES, "body_bytes": ENVOY_BODY_BYTES}
+                    filters = Connections(replace(options.bounds, **sizes))
                     connections += (filters,)
                     service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
                     opening = _listen_unix(listeners, service, filters, options.envoy_unix, place)
@@ -195,7 +197,9 @@ async def _serve_grpc(
     from fuseboard.envoy.bridge import methods
     from fuseboard.envoy.grpc_server import GrpcServer, serving
 
-    started = serving(methods(service, log), listener, body_bytes=ENVOY_BODY_BYTES)
+    started = serving(
+        methods(service, log), listener, head_bytes=ENVOY_HEAD_BYTES, body_bytes=ENVOY_BODY_BYTES
+    )
     entering = servers.enter_async_context(started)
     server: GrpcServer = await listens("--envoy-grpc", listener.address, entering)
     return server
