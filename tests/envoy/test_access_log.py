@@ -41,7 +41,7 @@ GOOD = {
     "duration_ms": "6",
     "attempts": "1",
     "retry_after": "-",
-    "grpc_status": "-",
+    "grpc_status": "- -",
     "pushback_ms": "- -",
 }
 
@@ -142,8 +142,8 @@ JUDGED = {
     ),
     "good at the second attempt": ({"attempts": "2"}, (OK, None, None, 0)),
     "an odd header": ({"retry_after": b"\xff\xfe", "code": "429"}, (NEUTRAL, "HTTP 429", None, 1_000)),
-    "gRPC, good": ({"grpc_status": "0"}, (OK, None, 0.006, 0)),
-    "gRPC, unavailable": ({"grpc_status": "14"}, (FAILURE, "UNAVAILABLE", None, 0)),
+    "gRPC, good": ({"grpc_status": "- 0"}, (OK, None, 0.006, 0)),
+    "gRPC, unavailable": ({"grpc_status": "14 -"}, (FAILURE, "UNAVAILABLE", None, 0)),
     "gRPC, a mistake of the caller": ({"grpc_status": "5"}, (NEUTRAL, None, None, 0)),
     "gRPC, a limit of the upstream": ({"grpc_status": "8"}, (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000)),
     "gRPC, no credentials": ({"grpc_status": "16"}, (NEUTRAL, "UNAUTHENTICATED", None, 0)),

@@ -252,7 +252,7 @@ def _read(texts: dict[bytes, bytes]) -> Record | None:
         return None
     retry_after = texts.get(b"retry_after", b"")[:_MAX_TEXT].decode("latin-1")
     elapsed_ms = _number(texts.get(b"duration_ms", b""), _MAX_MS)
-    rpc = _number(texts.get(b"grpc_status", b""), _MAX_RPC)
+    rpc = _number(_first(texts.get(b"grpc_status", b"")).encode("latin-1"), _MAX_RPC)
     return Record(
         permits=tuple(names),
         code=_number(texts.get(b"code", b""), 999) or 0,

@@ -196,7 +196,8 @@ def _access_log(filters: Filters) -> str:
         "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         # The upstream chooses its length.
         "retry_after": "%RESP(retry-after):64%",
-        "grpc_status": "%GRPC_STATUS_NUMBER%",
+        # Envoy knows a status also of answers that have none: any client may say that its request is gRPC.
+        "grpc_status": "%RESP(grpc-status):3% %TRAILER(grpc-status):3%",
         "pushback_ms": "%RESP(grpc-retry-pushback-ms):16% %TRAILER(grpc-retry-pushback-ms):16%",
     }
     return "\n".join(
