@@ -169,7 +169,7 @@ def test_the_page_has_every_figure() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/envoy.md").read_text()
     named = set(re.findall(r"`(fuseboard_envoy_[a-z_]+)`", page))
     every = [figure for figure, _ in (*figures.FIGURES, *figures.LOG_FIGURES)]
-    every += [figures.CERTIFICATE_ENDS, figures.RENEWALS_REFUSED]
+    every += figures.TLS_FIGURES
     assert named == {figure.series for figure in every}
 
 

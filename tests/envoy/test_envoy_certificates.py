@@ -20,7 +20,7 @@ from fuseboard.errors import Misconfigured
 from tests.envoy.authority import Authority, Volume
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import descriptor, request
-from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, secure
+from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, code_of, secure
 from tests.waiting import PATIENCE_S
 
 ENVOY = "envoy-1.example.com"
@@ -159,29 +159,34 @@ async def test_a_volume_renews_certificates_without_a_restart(
     async with answering(policy_of(FILE), envoy_grpc=listener, probes=LOOPBACK) as envoy:
         port = envoy.running.grpc.port
 
-        async def figures() -> tuple[float, int]:
-            """When the certificate ends, and the renewals that were refused."""
+        async def figures() -> tuple[float, int, int]:
+            """When the certificate ends, renewals that were refused, and strangers."""
             url = f"http://127.0.0.1:{envoy.running.probes_port}/metrics"
             async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as probes:
                 text = (await probes.get(url)).text
             found = dict(re.findall(r"^fuseboard_envoy_(.+) ([\d.]+)$", text, re.MULTILINE))
             labels = 'server="edge-1",option="tls-cert"'
             expiry = found[f"certificate_expiry_timestamp_seconds{{{labels}}}"]
-            return float(expiry), int(found['renewals_refused_total{server="edge-1"}'])
+            refused, strangers = (
+                int(found[f'{name}_total{{server="edge-1"}}']) for name in ("renewals_refused", "strangers")
+            )
+            return float(expiry), refused, strangers
 
         async with secure(first, port, ENVOY) as kept:
             assert await ask(kept, body)
-            assert await figures() == (ends.timestamp(), 0)
+            assert await figures() == (ends.timestamp(), 0, 0)
             volume.show(wrong.tls)
             for _ in range(2):
                 async with secure(first, port, ENVOY) as channel:
                     assert await ask(channel, body)
-            assert await figures() == (ends.timestamp(), 1)
+            assert await figures() == (ends.timestamp(), 1, 0)
             assert caplog.text.count("envoy.certificates: the earlier ones are used") == 1
             volume.show(second.tls)
             async with secure(second, port, ENVOY) as channel:
                 assert await ask(channel, body)
-            assert await figures() == ((ends + DAY).timestamp(), 1)
+            async with secure(second, port, "other.example.com") as channel:
+                assert await code_of(channel, body) is grpc.StatusCode.PERMISSION_DENIED
+            assert await figures() == ((ends + DAY).timestamp(), 1, 1)
             async with secure(first, port, ENVOY, trusts=second) as channel:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await channel.unary_unary(SHOULD_RATE_LIMIT)(body, timeout=PATIENCE_S)

@@ -1,12 +1,15 @@
 """The counts of the services for Envoy, for Prometheus."""
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from fuseboard.contract.pod_figures import PodFigure
 from fuseboard.envoy.access_log import AccessLog
-from fuseboard.envoy.certificates import Certificates
 from fuseboard.envoy.service import RateLimitService
 from fuseboard.telemetry.prometheus_text import family
+
+if TYPE_CHECKING:
+    from fuseboard.envoy.grpc_server import GrpcServer
 
 
 def _figure(name: str, text: str, *, total: bool = True) -> PodFigure:
@@ -59,7 +62,7 @@ LOG_FIGURES: tuple[tuple[PodFigure, Callable[[AccessLog], int]], ...] = (
 )
 
 
-#: The figures of the certificates of a listener over gRPC.
+#: The figures of a listener over gRPC with certificates.
 CERTIFICATE_ENDS = PodFigure(
     "fuseboard.envoy.certificate.expiry.timestamp",
     "s",
@@ -67,17 +70,18 @@ CERTIFICATE_ENDS = PodFigure(
     ("option",),
 )
 RENEWALS_REFUSED = _figure("renewals.refused", "Renewed certificates that are wrong, and so are not used.")
+STRANGERS = _figure("strangers", "Requests without a certificate that --client-san names.")
+TLS_FIGURES = (CERTIFICATE_ENDS, RENEWALS_REFUSED, STRANGERS)
 
 
-def lines(
-    service: RateLimitService, log: AccessLog, certificates: Certificates | None, server: str
-) -> Iterator[str]:
+def lines(service: RateLimitService, log: AccessLog, grpc: "GrpcServer | None", server: str) -> Iterator[str]:
     """The text of all figures of the pod ``server``."""
     for figure, read in FIGURES:
         yield from family(figure, [((), read(service))], server)
     for figure, read_log in LOG_FIGURES:
         yield from family(figure, [((), read_log(log))], server)
-    if certificates is not None:
-        ends = [((one.option.lstrip("-"),), one.ends) for one in certificates.validity]
+    if grpc is not None and grpc.certificates is not None:
+        ends = [((one.option.lstrip("-"),), one.ends) for one in grpc.certificates.validity]
         yield from family(CERTIFICATE_ENDS, ends, server)
-        yield from family(RENEWALS_REFUSED, [((), certificates.refused)], server)
+        yield from family(RENEWALS_REFUSED, [((), grpc.certificates.refused)], server)
+        yield from family(STRANGERS, [((), grpc.strangers)], server)

@@ -94,7 +94,7 @@ class GrpcServer:
 
     def _note_stranger(self) -> None:
         if not self.strangers:
-            logger.warning("envoy.stranger: %s; further ones are not logged", _STRANGER)
+            logger.warning("envoy.stranger: %s; further ones are only counted", _STRANGER)
         self.strangers += 1
 
 

@@ -176,7 +176,7 @@ def _figures(
 ) -> Metrics:
     from fuseboard.envoy import figures
 
-    return partial(figures.lines, service, log, None if grpc is None else grpc.certificates, server)
+    return partial(figures.lines, service, log, grpc, server)
 
 
 def _hand_on(peers: Peers) -> "Callable[[str, Ended], bool]":
