@@ -8,9 +8,8 @@ from msgspec import MsgspecError
 
 T = TypeVar("T")
 
-#: JSON that is not what was asked for, JSON that is not UTF-8, and JSON that is nested deeper than the parser
-#: goes.
-UNREADABLE = (MsgspecError, UnicodeDecodeError, RecursionError)
+#: JSON that is not what was asked for, and JSON that is nested deeper than the parser goes.
+UNREADABLE = (MsgspecError, RecursionError)
 
 #: An escape in a text. The group is half a surrogate pair.
 _ESCAPE = re.compile(
@@ -22,13 +21,15 @@ _ESCAPE = re.compile(
 def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
     """Return ``body`` as ``decode`` reads it. Raises one of ``UNREADABLE``.
 
-    JavaScript writes half a surrogate pair where it has cut a text. It counts as "?", as in the arguments of
-    an agent in Python.
+    Half a surrogate pair, which JavaScript writes where it has cut a text, counts as "?", as in the arguments
+    of an agent in Python. A byte that is no UTF-8 counts as U+FFFD. An application without a decision goes
+    on, so no odd text that its own client has sent may leave it without one.
     """
     try:
         return decode(body)
-    except UNREADABLE:
-        whole = _ESCAPE.sub(lambda found: b"?" if found[1] else found[0], body)
-        if whole == body:
+    except (*UNREADABLE, UnicodeDecodeError):
+        text = body.decode(errors="replace").encode()
+        text = _ESCAPE.sub(lambda found: b"?" if found[1] else found[0], text)
+        if text == body:
             raise
-    return decode(whole)
+    return decode(text)

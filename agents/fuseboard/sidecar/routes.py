@@ -186,14 +186,14 @@ class Sidecar:
     def _read_reports(self, body: bytes) -> _Read:
         try:
             return _decode_readable(body), ()
-        except (msgspec.ValidationError, UnicodeDecodeError):
+        except msgspec.ValidationError:
             return self.reports.read(_decode_reports(body))
 
     def _read_call(self, decode: Callable[[bytes], AskCall], body: bytes) -> AskCall:
         """An admission is not refused for a report beside it."""
         try:
             return decode(body)
-        except (msgspec.ValidationError, UnicodeDecodeError):
+        except msgspec.ValidationError:
             members = _decode_members(body)
             if "reports" not in members:
                 raise
@@ -278,7 +278,7 @@ class Sidecar:
             spend_quota=asked.spend_quota,
             wait_s=None if asked.wait_ms is None else asked.wait_ms / 1000,
             tier=asked.tier,
-            deadline_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
+            deadline_s=_deadline_s(asked),
         )
         permit_id, expires_s = self.keep_permit(permit, uid)
         # A call whose caller has just left is not made.
@@ -309,10 +309,11 @@ class Sidecar:
 
     def _wait_s(self, asked: AskRequest) -> float | None:
         wait_s = None if asked.wait_ms is None else asked.wait_ms / 1000
-        if asked.deadline_ms is None:
+        deadline_s = _deadline_s(asked)
+        if deadline_s is None:
             return wait_s
         usual_s = self._agent.longest_wait_s(tenant=asked.tenant) if wait_s is None else wait_s
-        return min(usual_s, asked.deadline_ms / 1000)
+        return min(usual_s, deadline_s)
 
     def _report(self, read: _Read, request: Request) -> Answer:
         reports, invalid = read
@@ -362,6 +363,10 @@ class Sidecar:
 
 def _subject_of(asked: AskedSubject | None) -> Subject:
     return NO_SUBJECT if asked is None else Subject(**msgspec.structs.asdict(asked))
+
+
+def _deadline_s(asked: AskCall | AskRequest) -> float | None:
+    return None if asked.deadline_ms is None else min(asked.deadline_ms, contract.MAX_DEADLINE_MS) / 1000
 
 
 def _expires_s(permit: Permit) -> float:
