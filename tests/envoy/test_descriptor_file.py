@@ -313,6 +313,7 @@ def test_a_file_of_envoy_gateway_is_read_as_it_is() -> None:
             detailed_metric: false
             value_to_metric: false
             share_threshold: false
+            metadata: {}
         """
     )
     assert (file.problems, file.notes) == ((), ())

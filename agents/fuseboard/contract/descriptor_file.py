@@ -226,9 +226,10 @@ class _Reader:
                     _line(words[word]),
                     f"{word} is not needed: it only changes what envoyproxy/ratelimit reports.",
                 )
-        if not _is_missing(words.get("metadata")):
+        metadata = words.get("metadata")
+        if metadata is not None and not _is_missing(metadata) and metadata.value:
             self.note(
-                _line(words["metadata"]),
+                _line(metadata),
                 "metadata is not sent to Envoy: what reads it there as dynamic metadata finds none.",
             )
         if self._flag(words.get("quota_mode")):
