@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fuseboard.envoy.certificates import Certificates
 from fuseboard.envoy.grpc_server import GrpcListener, serving
@@ -20,7 +20,7 @@ from fuseboard.errors import Misconfigured
 from tests.envoy.authority import Authority, Volume
 from tests.envoy.conftest import Answering, policy_of
 from tests.envoy.messages import descriptor, request
-from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, code_of, secure
+from tests.envoy.test_envoy_grpc import FILE, LOOPBACK, MOST, ask, code_of, echoing, secure
 from tests.waiting import PATIENCE_S
 
 ENVOY = "envoy-1.example.com"
@@ -38,16 +38,28 @@ def validity_of(certificates: Certificates) -> dict[str, tuple[float, float]]:
 
 def authority_of(issuer: str, begins: datetime, ends: datetime) -> bytes:
     """A certificate in PEM that has signed itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)] * 3)
-    return (
+    return _signed(name, begins, ends, x509.BasicConstraints(ca=True, path_length=None))[1]
+
+
+def signed_by_itself(host: str) -> tuple[bytes, bytes]:
+    """The key and the certificate of a host without an authority, in PEM."""
+    return _signed(x509.Name([]), NOW - DAY, NOW + DAY, x509.SubjectAlternativeName([x509.DNSName(host)]))
+
+
+def _signed(
+    name: x509.Name, begins: datetime, ends: datetime, extension: x509.ExtensionType
+) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(ends)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(extension, critical=True)
         .sign(key, hashes.SHA256())
-        .public_bytes(Encoding.PEM)
     )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, cert.public_bytes(Encoding.PEM)
 
 
 @pytest.mark.parametrize("issuer", ["a", "b" * 64])
@@ -73,26 +85,53 @@ def test_dates_are_those_that_another_library_reads(
 
 
 @pytest.mark.parametrize(
-    ("begins", "ends", "problem"),
+    ("begins", "ends", "own", "authorities"),
     [
-        (NOW - 90 * DAY, NOW - DAY, f"expired at {written(NOW - DAY)}: renew it"),
-        (NOW + DAY, NOW + 90 * DAY, f"is not valid before {written(NOW + DAY)}: wait, or set the clock"),
+        (NOW - 90 * DAY, NOW - DAY, "certificate has expired", f"expired at {written(NOW - DAY)}: renew it"),
+        (
+            NOW + DAY,
+            NOW + 90 * DAY,
+            "certificate is not yet valid",
+            f"is not valid before {written(NOW + DAY)}: wait, or set the clock",
+        ),
     ],
 )
 async def test_a_certificate_that_is_not_valid_is_named_before_the_service_binds(
-    begins: datetime, ends: datetime, problem: str, tmp_path: Path
+    begins: datetime, ends: datetime, own: str, authorities: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     authority.issue(not_before=begins, not_after=ends)
-    named = f"--tls-cert {authority.tls.cert} {problem}"
     listener = GrpcListener(address=LOOPBACK, tls=authority.tls)
+    named = f"--tls-cert {authority.tls.cert} cannot be used: {own}: pass one that clients take now"
     with pytest.raises(Misconfigured, match=f"^{re.escape(named)}$"):
         async with serving({}, listener, head_bytes=MOST, body_bytes=MOST):
             pass
     authority.issue()
     authority.tls.client_ca.write_bytes(authority_of("ca", begins, ends))
-    named = f"--client-ca {authority.tls.client_ca} {problem}"
+    named = f"--client-ca {authority.tls.client_ca} {authorities}"
     with pytest.raises(Misconfigured, match=f"^{re.escape(named)}$"):
+        Certificates(authority.tls)
+
+
+async def test_a_client_that_signed_its_own_certificate_is_taken(tmp_path: Path) -> None:
+    """Such a certificate is no authority, and ``ssl`` gives no dates of it."""
+    authority = Authority(tmp_path)
+    key, cert = signed_by_itself(ENVOY)
+    authority.tls.client_ca.write_bytes(cert)
+    assert list(validity_of(Certificates(authority.tls))) == ["--tls-cert"]
+    async with echoing(GrpcListener(address=LOOPBACK, tls=authority.tls)) as running:
+        credentials = grpc.ssl_channel_credentials(authority.ca.cert_pem.bytes(), key, cert)
+        async with grpc.aio.secure_channel(f"localhost:{running.port}", credentials) as channel:
+            assert await ask(channel, b"hello") == b"<hello>"
+
+
+def test_a_certificate_for_clients_only_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    usage = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH])
+    key, cert = _signed(x509.Name([]), NOW - DAY, NOW + DAY, usage)
+    authority.tls.key.write_bytes(key)
+    authority.tls.cert.write_bytes(cert)
+    with pytest.raises(Misconfigured, match=r"--tls-cert \S+ cannot be used: .*purpose"):
         Certificates(authority.tls)
 
 

@@ -1,13 +1,13 @@
 """The certificates of the listener over gRPC: files, which may be replaced while it runs."""
 
-import base64
 import logging
-import re
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -21,9 +21,8 @@ WARN_S = 21 * 86_400.0
 WARN_SHARE = 0.25
 
 _CERT, _CLIENT_CA = "--tls-cert", "--client-ca"
-_PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]+)-----END")
-#: Tags of X.509.
-_VERSION, _UTC_TIME = 0xA0, 0x17
+#: The fields of a certificate, in the form that ``ssl`` returns.
+_Certificate = Mapping[str, Any]
 
 
 class MutualTls(Struct, frozen=True, kw_only=True):
@@ -62,7 +61,7 @@ class Certificates:
     def __init__(self, tls: MutualTls, *, now: Callable[[], float] = time.time) -> None:
         self._tls, self._now = tls, now
         self.pem = _read(tls)
-        self.validity = _checked(tls, self.pem, now())
+        self.validity = _checked(tls, now())
         #: Replaced files that were wrong. A problem counts once, however many handshakes find it.
         self.refused = 0
         self._problem = ""
@@ -75,7 +74,7 @@ class Certificates:
         try:
             found = _read(self._tls)
             if found != self.pem:
-                validity = _checked(self._tls, found, self._now())
+                validity = _checked(self._tls, self._now())
                 # Files that were replaced between two reads do not belong together.
                 renewed = _read(self._tls) == found
                 if renewed:
@@ -114,75 +113,74 @@ def _read(tls: MutualTls) -> Pem:
         ) from None
 
 
-def _checked(tls: MutualTls, pem: Pem, now: float) -> tuple[Validity, ...]:
+def _checked(tls: MutualTls, now: float) -> tuple[Validity, ...]:
     """Raises ``Misconfigured`` for files that no client can use: gRPC only reports that it cannot bind."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for option, path in ((_CERT, tls.cert), (_CLIENT_CA, tls.client_ca)):
-        try:
-            context.load_verify_locations(path)
-        except OSError:
-            raise Misconfigured(f"{option} {path} has no certificate: pass a file in PEM") from None
+    own, authorities = _trusting(_CERT, tls.cert), _trusting(_CLIENT_CA, tls.client_ca).get_ca_certs()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # Without a password, OpenSSL would ask the terminal for that of an encrypted key.
-        context.load_cert_chain(tls.cert, tls.key, password="")
+        server.load_cert_chain(tls.cert, tls.key, password="")
     except OSError as error:
         raise Misconfigured(
             f"--tls-key {tls.key} does not fit --tls-cert {tls.cert} ({error}): pass the private key of this "
             "certificate in PEM, without a passphrase"
         ) from None
-    validity = (
-        # The others are those of its authorities.
-        _validity(_CERT, tls.cert, _PEM.findall(pem.cert)[:1]),
-        _validity(_CLIENT_CA, tls.client_ca, _PEM.findall(pem.client_ca)),
-    )
+    try:
+        shown = _peer_certificate(own, server)
+    except ssl.SSLCertVerificationError as error:
+        raise Misconfigured(
+            f"{_CERT} {tls.cert} cannot be used: {error.verify_message}: pass one that clients take now"
+        ) from None
+    validity = [_validity(_CERT, tls.cert, [shown])]
+    # A client may have signed its own certificate, which then is no authority.
+    if authorities:
+        validity.append(_validity(_CLIENT_CA, tls.client_ca, authorities))
     for one in validity:
         if now > one.ends:
             raise Misconfigured(f"{one.option} {one.path} expired at {_written(one.ends)}: renew it")
         if now < one.begins:
             when = _written(one.begins)
             raise Misconfigured(f"{one.option} {one.path} is not valid before {when}: wait, or set the clock")
-    return validity
+    return tuple(validity)
 
 
-def _validity(option: str, path: Path, certificates: list[bytes]) -> Validity:
+def _trusting(option: str, path: Path) -> ssl.SSLContext:
+    """The context of a client that trusts each certificate of the file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(path)
+    except OSError:
+        raise Misconfigured(f"{option} {path} has no certificate: pass a file in PEM") from None
+    return context
+
+
+def _peer_certificate(trusting: ssl.SSLContext, showing: ssl.SSLContext) -> _Certificate:
+    """Raises ``ssl.SSLCertVerificationError``.
+
+    ``ssl`` gives the dates of a certificate to its peer only, so a client and a server shake hands in memory.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server)
+    server = showing.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    client.do_handshake()
+    return client.getpeercert() or {}
+
+
+def _validity(option: str, path: Path, certificates: Sequence[_Certificate]) -> Validity:
     """From the first to the last time of all: an authority may stay in a file with its successor."""
     try:
-        times = [_times(base64.b64decode(body)) for body in certificates]
-        return Validity(option, path, min(one[0] for one in times), max(one[1] for one in times))
-    except (ValueError, IndexError):
+        begins, ends = (
+            [ssl.cert_time_to_seconds(one[name]) for one in certificates]
+            for name in ("notBefore", "notAfter")
+        )
+        return Validity(option, path, min(begins), max(ends))
+    except ValueError:
         raise Misconfigured(f"{option} {path} has no dates that can be read: pass a file in PEM") from None
-
-
-def _times(der: bytes) -> tuple[float, float]:
-    """The Unix times of a certificate (RFC 5280, 4.1), which OpenSSL has read before.
-
-    ``ssl`` gives them only for authorities, and for the peer of a connection.
-    """
-    at, _ = _content(der, 0)
-    at, _ = _content(der, at)
-    # The serial number, the algorithm and the issuer are before the dates.
-    for _ in range(4 if der[at] == _VERSION else 3):
-        _, at = _content(der, at)
-    at, _ = _content(der, at)
-    _, second = _content(der, at)
-    return _time(der, at), _time(der, second)
-
-
-def _content(der: bytes, at: int) -> tuple[int, int]:
-    """Where the content of the element at ``at`` begins and ends."""
-    begins, length = at + 2, der[at + 1]
-    if length > 0x7F:
-        begins += length - 0x80
-        length = int.from_bytes(der[at + 2 : begins])
-    return begins, begins + length
-
-
-def _time(der: bytes, at: int) -> float:
-    begins, ends = _content(der, at)
-    text = der[begins:ends].decode("ascii")
-    if der[at] == _UTC_TIME:
-        text = ("20" if text < "50" else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _written(moment: float) -> str:
