@@ -42,6 +42,7 @@ GOOD = {
     "attempts": "1",
     "retry_after": "-",
     "grpc_status": "- -",
+    "grpc_message": "- -",
     "pushback_ms": "- -",
 }
 
@@ -146,6 +147,10 @@ JUDGED = {
     "gRPC, unavailable": ({"grpc_status": "14 -"}, (FAILURE, "UNAVAILABLE", None, 0)),
     "gRPC, a mistake of the caller": ({"grpc_status": "5"}, (NEUTRAL, None, None, 0)),
     "gRPC, a limit of the upstream": ({"grpc_status": "8"}, (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000)),
+    "gRPC, a message that never fits": (
+        {"grpc_status": "- 8", "grpc_message": "- SERVER: Received message larger than max (5 vs. 4)"},
+        (NEUTRAL, None, None, 0),
+    ),
     "gRPC, no credentials": ({"grpc_status": "16"}, (NEUTRAL, "UNAUTHENTICATED", None, 0)),
     "gRPC, an unknown status": ({"grpc_status": "77"}, (FAILURE, "UNKNOWN", None, 0)),
     "gRPC, closed": (

@@ -80,6 +80,8 @@ class Record(Struct, frozen=True):
     rpc: str
     #: The milliseconds that the server of a gRPC call asks for; empty if it asks for none.
     pushback: str
+    #: The message of the status of a gRPC call, of headers and trailers, each cut.
+    details: str = ""
 
 
 class Ended(Struct, frozen=True):
@@ -235,7 +237,7 @@ class AccessLog:
             elapsed_s = None if whole else record.elapsed_s
             if record.rpc:
                 asked = [(PUSHBACK, record.pushback)] if record.pushback else []
-                report_rpc(agent, permit, RpcStatus(record.rpc, metadata=asked), elapsed_s)
+                report_rpc(agent, permit, RpcStatus(record.rpc, record.details, asked), elapsed_s)
             else:
                 report_answer(agent, permit, record.code, retry_after=record.retry_after, elapsed_s=elapsed_s)
 
@@ -262,6 +264,7 @@ def _read(texts: dict[bytes, bytes]) -> Record | None:
         retry_after="" if retry_after == "-" else retry_after,
         rpc="" if rpc is None else name_of(rpc),
         pushback=_first(texts.get(b"pushback_ms", b"")),
+        details=texts.get(b"grpc_message", b"")[: 3 * _MAX_TEXT].decode("latin-1"),
     )
 
 

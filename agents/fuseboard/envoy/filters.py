@@ -198,6 +198,8 @@ def _access_log(filters: Filters) -> str:
         "retry_after": "%RESP(retry-after):64%",
         # Envoy knows a status also of answers that have none: any client may say that its request is gRPC.
         "grpc_status": "%RESP(grpc-status):3% %TRAILER(grpc-status):3%",
+        # A message that is too large for the application must not stop the calls of others.
+        "grpc_message": "%RESP(grpc-message):64% %TRAILER(grpc-message):64%",
         "pushback_ms": "%RESP(grpc-retry-pushback-ms):16% %TRAILER(grpc-retry-pushback-ms):16%",
     }
     return "\n".join(
