@@ -1,15 +1,12 @@
 """The settings of a dependency, and what protects pods, in a real browser."""
 
 import os
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from browsing import Clicks, becomes
-from django.utils import timezone
 from fleet_rows import notify, put_figures, put_server
 
-from controlplane.fleet.models import Figures
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 
@@ -149,8 +146,6 @@ def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> No
 def test_people_see_pressure_bulkheads_and_retries(sign_in: Any) -> None:
     put_server("web-1", load=LOAD)
     put_figures(protection=PROTECTION)
-    # Figures are displayed for 10 s. A slow browser must not be later than that.
-    Figures.objects.update(at=timezone.now() + timedelta(minutes=10))
     page = sign_in("ada")
     page.goto("/breakers/payments-api")
     becomes(page, "document.querySelector('#protection').innerText.includes('17 / 17')")

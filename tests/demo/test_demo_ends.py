@@ -33,7 +33,7 @@ def test_nothing_is_left_of_a_demo_that_is_terminated(tmp_path):
         assert handles(demo.pid, signal.SIGINT)
         assert (tmp_path / "pod.env").exists()
         demo.send_signal(signal.SIGTERM)
-        demo.wait(60)
+        demo.wait(120)
     nothing_is_left(mark)
     assert not (tmp_path / "pod.env").exists(), "its addresses answer no longer"
 
