@@ -83,6 +83,7 @@ async def test_what_is_no_request_gets_no_decision(
     async with answering(RULES) as envoy, client(envoy) as http:
         answer = await http.request(method, path, content=body, headers=PROTOBUF | more)
         assert answer.status_code == status
+        assert answer.headers.get("allow") == ("POST" if status == 405 else None)
         assert envoy.service.allowed + envoy.service.refused == 0
 
 

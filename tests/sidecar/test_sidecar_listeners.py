@@ -173,7 +173,8 @@ class TestProbes:
                 for path in ("/healthz", "/readyz", "/metrics"):
                     assert (await http.get(path, params={"format": "text"})).status_code == 200
                     assert (await http.get(f"{path}/more")).status_code == 404
-                assert (await http.post("/healthz")).status_code == 405
+                posted = await http.post("/healthz")
+                assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
                 assert (await http.post("/v1/calls", json=CALL)).status_code == 404
                 client.sidecar.stopping = True
                 assert (await http.get("/readyz")).status_code == 503

@@ -43,6 +43,8 @@ async def test_dependencies_are_listed_whether_they_were_called_or_not(beside: B
         assert (await dependencies(client)).keys() == {"payments", "search"}
         posted = await client.http.post("/v1/dependencies", json={})
         assert (posted.status_code, posted.json()["detail"]) == (405, "use GET")
+        assert posted.headers["allow"] == "GET"
+        assert (await client.http.get("/v1/calls")).headers["allow"] == "POST"
 
 
 async def test_an_open_breaker_says_when_it_may_probe(beside: Beside) -> None:

@@ -32,7 +32,7 @@ class Bridge:
         if serve is None:
             return _text(404, f"this listener answers {', '.join(self._paths)}")
         if request.method != "POST":
-            return _text(405, "use POST")
+            return _text(405, "use POST")._replace(headers=(("allow", "POST"),))
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
             return _text(415, f"send content-type: {PROTOBUF}")
         return _answer(serve, request.body)

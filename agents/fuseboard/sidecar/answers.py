@@ -55,6 +55,11 @@ def problem(status: int, kind: str, detail: str) -> Answer:
     return Answer(status, _encode(content), PROBLEM_JSON, headers)
 
 
+def wrong_method(*allowed: str) -> Answer:
+    """No decision: the path has other methods, of which the problem names the first."""
+    return problem(405, "method", f"use {allowed[0]}")._replace(headers=(("allow", ", ".join(allowed)),))
+
+
 def allowed_request(decision: Decision, hold: str | None, unsent: Callable[[], object]) -> Answer:
     return json_answer(
         AllowedRequest(

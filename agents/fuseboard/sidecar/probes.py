@@ -98,7 +98,7 @@ def refuse(request: Request) -> Answer | None:
     """The answer to a request that is no probe and no scrape."""
     if path_of(request) not in PATHS:
         return answers.problem(404, "unknown-path", "this listener answers /healthz, /readyz and /metrics")
-    return None if request.method in ("GET", "HEAD") else answers.problem(405, "method", "use GET")
+    return None if request.method in ("GET", "HEAD") else answers.wrong_method("GET", "HEAD")
 
 
 class Probes:

@@ -143,13 +143,13 @@ class Sidecar:
 
     def handle(self, request: Request) -> _Answering:
         if (read := self._reads.get(request.path)) is not None:
-            return read() if request.method == "GET" else answers.problem(405, "method", "use GET")
+            return read() if request.method == "GET" else answers.wrong_method("GET")
         route = self._routes.get(request.path)
         if route is None:
             known = ", ".join([*self._routes, *self._reads])
             return answers.problem(404, "unknown-path", f"the sidecar answers {known}")
         if request.method != "POST":
-            return answers.problem(405, "method", "use POST")
+            return answers.wrong_method("POST")
         kind = request.headers.get("content-type", "")
         if kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
             return answers.problem(415, "not-json", f"send content-type: {JSON}")
