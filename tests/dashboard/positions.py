@@ -36,3 +36,9 @@ def boxes(page: Any, *selectors: str) -> list[Box]:
 def tops(page: Any, *selectors: str) -> list[float]:
     """The upper edge of each, in pixels from the top of the window."""
     return [box["y"] for box in boxes(page, *selectors)]
+
+
+def distance_down(page: Any, first: str, second: str) -> float:
+    """From the upper edge of one to that of the other, in pixels."""
+    upper, lower = tops(page, first, second)
+    return lower - upper

@@ -7,6 +7,7 @@ import pytest
 from browsing import becomes, choose, is_live
 from django.utils import timezone
 from fleet_rows import breaker, notify, put_figures, put_server
+from positions import distance_down
 
 from controlplane.breakers import overrides
 from fuseboard.contract.words import OverrideMode
@@ -172,8 +173,8 @@ def test_a_row_is_updated_in_its_place_and_a_new_order_is_offered(sign_in):
     page = sign_in("vera")
     page.goto("/breakers")
     is_live(page)
-    # The offer moves the rows down by a line. From the last row, the pointer stays in the list.
-    page.hover("#row-search")
+    page.hover("#row-payments-api")
+    before = distance_down(page, "#h-b", "#row-payments-api")
     for number in (1, 2, 3):
         views = [breaker("payments-api"), breaker("search", "open", generation=9, window_failures=31)]
         put_server(f"web-{number}", breakers=views)
@@ -181,6 +182,7 @@ def test_a_row_is_updated_in_its_place_and_a_new_order_is_offered(sign_in):
     page.wait_for_selector("#row-search.st-open")
     assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
     assert page.inner_text("[data-resort]") == "1 opened, sort again"
+    assert distance_down(page, "#h-b", "#row-payments-api") == before, "the offer moves no row"
     # Focus keeps the order also when the pointer leaves, so the button has to change it.
     page.focus("#row-payments-api a")
     page.dispatch_event("[data-resort]", "click")
@@ -193,8 +195,7 @@ def test_an_order_that_is_right_again_is_not_offered(sign_in):
     page = sign_in("vera")
     page.goto("/breakers")
     is_live(page)
-    # The offer moves the rows down by a line. From the last row, the pointer stays in the list.
-    page.hover("#row-search")
+    page.hover("#row-payments-api")
     for state, css in (("open", ".st-open"), ("closed", ":not(.st-open)")):
         for number in (1, 2, 3):
             views = [breaker("payments-api"), breaker("search", state, generation=9)]
@@ -208,12 +209,14 @@ def test_a_pod_that_loses_redis_under_the_pointer_is_counted_and_focus_stays(sig
     page = sign_in("vera")
     page.goto("/servers")
     is_live(page)
-    # The offer moves the rows down by a line. From the last row, the pointer stays in the list.
+    # The verdict above gets a line more, and moves all rows. The pointer stays in the list.
     page.hover("#srv-web-3")
+    before = distance_down(page, "#h-s", "#srv-web-1")
     put_server("web-3", mode="local", mode_cause="connection refused", redis_p99_us=None)
     notify()
     page.wait_for_selector("#srv-web-3.st-warn")
     assert page.inner_text("[data-resort]") == "1 in trouble, sort again"
+    assert distance_down(page, "#h-s", "#srv-web-1") == before, "the offer moves no row"
     page.focus("#srv-web-1 a")
     page.mouse.move(0, 0)
     page.keyboard.press("Shift+Tab")
