@@ -4,6 +4,7 @@ import re
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -48,9 +49,13 @@ def signed_by_itself(host: str) -> tuple[bytes, bytes]:
 
 
 def _signed(
-    name: x509.Name, begins: datetime, ends: datetime, extension: x509.ExtensionType
+    name: x509.Name,
+    begins: datetime,
+    ends: datetime,
+    extension: x509.ExtensionType,
+    key: ec.EllipticCurvePrivateKey | None = None,
 ) -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     cert = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(begins)
@@ -133,6 +138,36 @@ def test_a_certificate_for_clients_only_is_named(tmp_path: Path) -> None:
     authority.tls.cert.write_bytes(cert)
     with pytest.raises(Misconfigured, match=r"--tls-cert \S+ cannot be used: .*purpose"):
         Certificates(authority.tls)
+
+
+def test_a_renewal_with_a_key_that_no_client_takes_is_refused_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    certificates = Certificates(authority.tls)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    rare = ec.generate_private_key(ec.SECP224R1())
+    key, cert = _signed(x509.Name([]), NOW - DAY, NOW + DAY, names, rare)
+    authority.tls.key.write_bytes(key)
+    authority.tls.cert.write_bytes(cert)
+    for _ in range(2):
+        assert not certificates.renew()
+    assert certificates.refused == 1
+    assert caplog.text.count(f"--tls-cert {authority.tls.cert} cannot be used: ") == 1
+
+
+def test_a_system_without_tls_1_3_reads_the_dates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap_bio = ssl.SSLContext.wrap_bio
+
+    def older(context: ssl.SSLContext, *given: Any, **more: Any) -> ssl.SSLObject:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return wrap_bio(context, *given, **more)
+
+    authority = Authority(tmp_path)
+    authority.issue(not_before=NOW - DAY, not_after=NOW + DAY)
+    monkeypatch.setattr(ssl.SSLContext, "wrap_bio", older)
+    found = validity_of(Certificates(authority.tls))
+    assert found["--tls-cert"] == ((NOW - DAY).timestamp(), (NOW + DAY).timestamp())
 
 
 def test_an_authority_that_has_ended_may_stay_beside_its_successor(tmp_path: Path) -> None:

@@ -127,9 +127,11 @@ def _checked(tls: MutualTls, now: float) -> tuple[Validity, ...]:
         ) from None
     try:
         shown = _peer_certificate(own, server)
-    except ssl.SSLCertVerificationError as error:
+    except ssl.SSLError as error:
+        # A key of a rare kind, such as one of P-224, is no error of the verification.
+        problem = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error
         raise Misconfigured(
-            f"{_CERT} {tls.cert} cannot be used: {error.verify_message}: pass one that clients take now"
+            f"{_CERT} {tls.cert} cannot be used: {problem}: pass one that clients take now"
         ) from None
     validity = [_validity(_CERT, tls.cert, [shown])]
     # A client may have signed its own certificate, which then is no authority.
@@ -157,14 +159,15 @@ def _trusting(option: str, path: Path) -> ssl.SSLContext:
 
 
 def _peer_certificate(trusting: ssl.SSLContext, showing: ssl.SSLContext) -> _Certificate:
-    """Raises ``ssl.SSLCertVerificationError``.
+    """Raises ``ssl.SSLError``.
 
     ``ssl`` gives the dates of a certificate to its peer only, so a client and a server shake hands in memory.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(to_client, to_server)
     server = showing.wrap_bio(to_server, to_client, server_side=True)
-    for side in (client, server):
+    # TLS 1.3 needs each side once, and TLS 1.2 twice: some systems allow no more than that.
+    for side in (client, server, client, server):
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
     client.do_handshake()
