@@ -463,6 +463,8 @@ async def test_a_block_judges_the_errors_of_grpc_by_their_status(agent: Agent, g
     ("code", "details", "metadata", "says"),
     [
         ("RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 4)", (), "D"),
+        ("RESOURCE_EXHAUSTED", "gRPC message exceeds maximum size 4: 9", (), "D"),
+        ("RESOURCE_EXHAUSTED", "Received message exceeds the maximum configured message size.", (), "D"),
         ("UNAVAILABLE", "", (("grpc-retry-pushback-ms", "-1"),), "T"),
         ("UNAVAILABLE", "", (("grpc-retry-pushback-ms", "soon"),), "T"),
         ("UNAVAILABLE", "", (("grpc-status-details-bin", b"\xff no status"),), "RT"),

@@ -151,6 +151,10 @@ JUDGED = {
         {"grpc_status": "- 8", "grpc_message": "- SERVER: Received message larger than max (5 vs. 4)"},
         (NEUTRAL, None, None, 0),
     ),
+    "gRPC, a message that never fits, from .NET": (
+        {"grpc_status": "8", "grpc_message": "Received message exceeds the maximum configured message size."},
+        (NEUTRAL, None, None, 0),
+    ),
     "gRPC, no credentials": ({"grpc_status": "16"}, (NEUTRAL, "UNAUTHENTICATED", None, 0)),
     "gRPC, an unknown status": ({"grpc_status": "77"}, (FAILURE, "UNKNOWN", None, 0)),
     "gRPC, closed": (

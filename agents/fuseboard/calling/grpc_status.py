@@ -42,7 +42,8 @@ _OWN_FAULTS = (
     "Exception iterating requests",
     "Exception raised while intercepting the RPC",
 )
-_TOO_LARGE = "larger than max"
+#: The words of servers in C and in Go, of those in Java, and of those in .NET.
+_TOO_LARGE = ("larger than max", "exceeds maximum size", "exceeds the maximum configured message size")
 #: Text with milliseconds. A negative number, or no number, asks not to try again.
 PUSHBACK = "grpc-retry-pushback-ms"
 #: A ``google.rpc.Status`` with details, of which ``RetryInfo`` is one.
@@ -66,7 +67,9 @@ class RpcStatus(NamedTuple):
     @property
     def code(self) -> str:
         """The code to judge by: the name, or the code of a message that never fits."""
-        return NEVER_FITS if self.name == "RESOURCE_EXHAUSTED" and _TOO_LARGE in self.details else self.name
+        if self.name == "RESOURCE_EXHAUSTED" and any(words in self.details for words in _TOO_LARGE):
+            return NEVER_FITS
+        return self.name
 
 
 def name_of(number: int) -> str:
