@@ -147,6 +147,14 @@ JUDGED = {
     "gRPC, unavailable": ({"grpc_status": "14 -"}, (FAILURE, "UNAVAILABLE", None, 0)),
     "gRPC, a mistake of the caller": ({"grpc_status": "5"}, (NEUTRAL, None, None, 0)),
     "gRPC, a limit of the upstream": ({"grpc_status": "8"}, (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000)),
+    "gRPC, a limit, three times": (
+        {"grpc_status": "8 -", "flags": "URX", "attempts": "3"},
+        (NEUTRAL, "RESOURCE_EXHAUSTED", None, 1_000),
+    ),
+    "gRPC, unavailable, three times": (
+        {"grpc_status": "14 -", "flags": "URX", "attempts": "3"},
+        (FAILURE, "UNAVAILABLE", None, 0),
+    ),
     "gRPC, a message that never fits": (
         {"grpc_status": "- 8", "grpc_message": "- SERVER: Received message larger than max (5 vs. 4)"},
         (NEUTRAL, None, None, 0),

@@ -221,7 +221,7 @@ class AccessLog:
         if broken_off:
             # The upstream may have stopped, or its patience with a client that does not read has ended.
             kind = None
-        if kind is None and _NO_MORE in flags and record.code < 400:
+        if kind is None and _NO_MORE in flags and record.code < 400 and not record.rpc:
             kind = _NO_MORE_KIND
         if kind is not None:
             note_failure(permit, kind)
