@@ -151,7 +151,7 @@ def test_a_renewal_with_a_key_that_no_client_takes_is_refused_and_counted(
     authority.tls.key.write_bytes(key)
     authority.tls.cert.write_bytes(cert)
     for _ in range(2):
-        assert not certificates.renew()
+        certificates.renew()
     assert certificates.refused == 1
     assert caplog.text.count(f"--tls-cert {authority.tls.cert} cannot be used: ") == 1
 
@@ -197,12 +197,12 @@ def test_a_certificate_is_logged_once_near_its_end_and_once_after_it(
     clock = (ends - warned_before + timedelta(seconds=1)).timestamp()
     named = f"envoy.certificate: --tls-cert {authority.tls.cert}"
     for _ in range(3):
-        assert not certificates.renew()
+        certificates.renew()
         assert caplog.messages == [f"{named} expires at {written(ends)}: renew it"]
     caplog.clear()
     clock = (ends + timedelta(seconds=1)).timestamp()
     for _ in range(3):
-        assert not certificates.renew()
+        certificates.renew()
         assert caplog.messages == [f"{named} expired at {written(ends)}: renew it"]
     assert certificates.refused == 0
 
@@ -217,6 +217,27 @@ def test_dates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     authority.tls.client_ca.write_text(ssl.DER_cert_to_PEM_cert(bytes(der)))
     with pytest.raises(Misconfigured, match=r"--client-ca \S+ca\.pem has no"):
         Certificates(authority.tls)
+
+
+def test_files_that_are_replaced_meanwhile_are_no_refused_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (Authority(tmp_path / name) for name in ("first", "second", "third"))
+    volume = Volume(tmp_path / "volume", first.tls)
+    certificates = Certificates(volume.tls)
+    load_cert_chain = ssl.SSLContext.load_cert_chain
+
+    def replaced(*given: Any, **more: Any) -> None:
+        volume.show(third.tls)
+        load_cert_chain(*given, **more)
+
+    volume.show(second.tls)
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl.SSLContext, "load_cert_chain", replaced)
+        certificates.renew()
+    assert (certificates.pem.cert, certificates.refused) == (first.tls.cert.read_bytes(), 0)
+    certificates.renew()
+    assert (certificates.pem.cert, certificates.refused) == (third.tls.cert.read_bytes(), 0)
 
 
 async def test_a_volume_renews_certificates_without_a_restart(
@@ -256,6 +277,8 @@ async def test_a_volume_renews_certificates_without_a_restart(
             assert await figures() == (ends.timestamp(), 1, 0)
             assert caplog.text.count("envoy.certificates: the earlier ones are used") == 1
             volume.show(second.tls)
+            # A scrape finds the files before a handshake does.
+            assert await figures() == ((ends + DAY).timestamp(), 1, 0)
             async with secure(second, port, ENVOY) as channel:
                 assert await ask(channel, body)
             async with secure(second, port, "other.example.com") as channel:

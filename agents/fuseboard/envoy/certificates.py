@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct
@@ -65,29 +66,39 @@ class Certificates:
         #: Replaced files that were wrong. A problem counts once, however many handshakes find it.
         self.refused = 0
         self._problem = ""
+        self._lock = Lock()
         self._warned: set[tuple[Validity, bool]] = set()
         self._warn()
 
-    def renew(self) -> bool:
-        """Read the files again, and return whether ``pem`` is new. Wrong files leave it as it is."""
-        renewed = False
-        try:
-            found = _read(self._tls)
-            if found != self.pem:
-                validity = _checked(self._tls, self._now())
-                # Files that were replaced between two reads do not belong together.
-                renewed = _read(self._tls) == found
-                if renewed:
-                    self.pem, self.validity = found, validity
-            self._problem = ""
-        except Misconfigured as error:
+    def renew(self) -> None:
+        """Read the files again. Wrong files leave ``pem`` as it is. From any thread."""
+        with self._lock:
+            problem = self._look()
             # Anyone can begin a handshake, so a problem is logged once.
-            if self._problem != (problem := str(error)):
-                self._problem = problem
+            if problem and problem != self._problem:
                 self.refused += 1
                 logger.warning("envoy.certificates: the earlier ones are used: %s", problem)
-        self._warn()
-        return renewed
+            self._problem = problem
+            self._warn()
+
+    def _look(self) -> str:
+        """Use the files of this moment, or return what is wrong with them."""
+        try:
+            found = _read(self._tls)
+            if found == self.pem:
+                return ""
+            try:
+                validity, problem = _checked(self._tls, self._now()), ""
+            except Misconfigured as error:
+                validity, problem = (), str(error)
+            if _read(self._tls) != found:
+                # Files that are being replaced do not belong together. The next look reads all of them.
+                return self._problem
+        except Misconfigured as error:
+            return str(error)
+        if not problem:
+            self.pem, self.validity = found, validity
+        return problem
 
     def _warn(self) -> None:
         """Log each certificate near its end once, and once more when it has ended."""

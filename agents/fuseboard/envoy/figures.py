@@ -81,6 +81,8 @@ def lines(service: RateLimitService, log: AccessLog, grpc: "GrpcServer | None", 
     for figure, read_log in LOG_FIGURES:
         yield from family(figure, [((), read_log(log))], server)
     if grpc is not None and grpc.certificates is not None:
+        # Without a handshake since the renewal, the figure would end with the earlier files.
+        grpc.certificates.renew()
         ends = [((one.option.lstrip("-"),), one.ends) for one in grpc.certificates.validity]
         yield from family(CERTIFICATE_ENDS, ends, server)
         yield from family(RENEWALS_REFUSED, [((), grpc.certificates.refused)], server)

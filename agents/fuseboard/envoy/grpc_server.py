@@ -169,11 +169,18 @@ def _bind_unix(server: grpc.aio.Server, path: str) -> None:
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
     """Each handshake reads the files again: they are small, and need no watcher."""
+    used = certificates.pem
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        return _configuration(certificates.pem) if certificates.renew() else None
+        nonlocal used
+        certificates.renew()
+        # A scrape of the figures may have found the new files before.
+        if certificates.pem is used:
+            return None
+        used = certificates.pem
+        return _configuration(used)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(certificates.pem), renewed, True)
+    return grpc.dynamic_ssl_server_credentials(_configuration(used), renewed, True)
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
