@@ -113,9 +113,9 @@ class TestRequests:
             chunks = (
                 b"POST / HTTP/1.1\r\n"
                 + HOST
-                + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"
+                + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n1\r\nd\r\n0\r\n\r\n"
             )
-            assert (await peer.ask(chunks))[2] == b'["POST", "/", "abc"]'
+            assert (await peer.ask(chunks))[2] == b'["POST", "/", "abcd"]'
 
     async def test_a_client_that_expects_to_be_asked_for_its_body_is_asked(self) -> None:
         async with served() as one:

@@ -273,7 +273,8 @@ class Http1(asyncio.Protocol):
     def _forget_request(self) -> None:
         #: A request has begun, and is not complete.
         self._partial = False
-        self._url, self._headers, self._body = b"", dict[str, str](), b""
+        self._url, self._headers = b"", dict[str, str]()
+        self._body: bytes | bytearray = b""
         self._method, self._keeps = "", True
         self._head_bytes = 0
         #: Bytes of the body that the parser leaves, because the request offers another protocol.
@@ -317,7 +318,13 @@ class Http1(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         if self._ended:
             return
-        self._body = self._body + data if self._body else data
+        # The first part is mostly all. Many parts of a large body would be copied again and again.
+        if not self._body:
+            self._body = data
+        elif isinstance(self._body, bytearray):
+            self._body += data
+        else:
+            self._body = bytearray(self._body + data)
         if len(self._body) > self._bounds.body_bytes:
             self._refuse_body()
 
@@ -337,7 +344,7 @@ class Http1(asyncio.Protocol):
             method=self._method,
             path=self._url.decode("latin-1"),
             headers=self._headers,
-            body=self._body,
+            body=bytes(self._body),
             uid=self.uid,
         )
         if self._whole and self._keeps:
