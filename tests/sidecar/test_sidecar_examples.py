@@ -159,6 +159,11 @@ async def test_an_example_with_a_wrong_token_makes_its_calls_and_says_why_they_a
         assert log.count("urn:fuseboard:sidecar:token") == 1
 
 
+async def test_an_example_with_a_malformed_address_of_its_sidecar_makes_its_calls(command: Command) -> None:
+    async with vendor() as url:
+        assert await shown(command, "127.0.0.1:7480", f"{url}/") == ["200"]
+
+
 @pytest.mark.parametrize("name", ["guard.go", "guard.mjs", "Guard.java"])
 def test_an_example_knows_the_usual_address(name: str) -> None:
     host, port = Options().listen or ("", 0)
@@ -216,4 +221,4 @@ def test_the_part_of_an_example_that_is_copied_is_short(name: str, main: str) ->
     assert program
     lines = [line.strip() for line in copied.splitlines()]
     code = [line for line in lines if line and not line.startswith(("//", "import", '"', "package"))]
-    assert 25 <= len(code) <= 70
+    assert 25 <= len(code) <= 75

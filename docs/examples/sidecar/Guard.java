@@ -24,6 +24,9 @@ public class Guard {
             // A mistake here, such as a wrong token.
             if (answer.statusCode() < 500) System.err.println("sidecar: " + answer.body());
             return "";
+        } catch (IllegalArgumentException error) { // its text may have the token
+            System.err.println("sidecar: the address, the timeout or the token is malformed");
+            return "";
         } catch (java.io.IOException error) {
             return "";
         } catch (InterruptedException error) {

@@ -32,7 +32,11 @@ func ask(path string, content any) (found decision) {
 	}
 	body, _ := json.Marshal(content)
 	sidecar := cmp.Or(os.Getenv("SIDECAR_URL"), "http://127.0.0.1:7480")
-	request, _ := http.NewRequest("POST", sidecar+path, bytes.NewReader(body))
+	request, err := http.NewRequest("POST", sidecar+path, bytes.NewReader(body))
+	if err != nil { // a mistake here, such as an address without http://
+		fmt.Fprintln(os.Stderr, "sidecar:", err)
+		return found
+	}
 	request.Header.Set("Content-Type", "application/json")
 	token, _ := os.ReadFile(os.Getenv("SIDECAR_TOKEN_FILE")) // now: the file may have been replaced
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
