@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.fleet.models import DescriptorFigures, Server
+from controlplane.fleet.models import DescriptorFigures, Server, ServerState
 from fuseboard.contract.descriptor_tallies import MAX_DOMAIN, MAX_EXAMPLES, shortened
 
 #: Gateways count in steps of three minutes. With the step that runs, these are 15 to 18 minutes.
@@ -112,6 +112,7 @@ def asked_lately(environment: str, now: float) -> AskedLately:
 def answering_pods(environment: str, asked: AskedLately) -> list[AnsweringPod]:
     """The pods that answered Envoy lately, the busiest first, at most ``MAX_SHOWN``; not those that left."""
     rows = Server.objects.filter(environment=environment, name__in=asked.pods)
+    rows = rows.exclude(state=ServerState.GONE)
     known = {row["name"]: row for row in rows.values("name", "service", "state", "revision", "started_at")}
     return [AnsweringPod(**known[pod], asked=count) for pod, count in asked.pods.items() if pod in known]
 

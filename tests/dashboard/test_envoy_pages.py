@@ -359,8 +359,9 @@ def test_the_pods_that_answered_envoy_are_listed_the_busiest_first(log_in: Any) 
     put()
     put_server("edge-1", service="edge", revision=2**40)
     put_server("edge-2", service="edge", revision=0, state="offline")
+    put_server("left-1", service="edge", state="gone")
     put_server("web-1")
-    put_asked("edge", {"tenant": [10, 0, 0]}, pods={"edge-1": 10, "forgotten-1": 3})
+    put_asked("edge", {"tenant": [10, 0, 0]}, pods={"edge-1": 10, "forgotten-1": 3, "left-1": 2_000})
     put_asked("edge", {"tenant": [15, 0, 0]}, gateway="g2", pods={"edge-2": 15})
     put_asked("egde", {}, ["tenant", 7, []], gateway="g3", pods={"edge-1": 1_200})
     put_asked("edge", {"tenant": [1, 0, 0]}, gateway="older")
@@ -371,6 +372,7 @@ def test_the_pods_that_answered_envoy_are_listed_the_busiest_first(log_in: Any) 
     assert listed.index("edge-1") < listed.index("edge-2")
     assert "web-1" not in listed
     assert "forgotten-1" not in listed
+    assert "left-1" not in listed
 
 
 def test_without_a_pod_that_answered_the_page_says_where_to_look(log_in: Any) -> None:
