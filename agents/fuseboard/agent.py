@@ -334,7 +334,7 @@ class Agent(Asks, ContextManagers, BacklogAgent, AsyncPrimitives):
         amounts = usage_of(usage, price, batch=batch)
         costs = tuple(sorted((measure, amount) for measure, amount in amounts.items() if amount))
         if (used := ledger_entry(amounts, price, calls=getattr(usage, "calls", 1), batch=batch)) is not None:
-            known = self.configuration.snapshot.dependency(name) is not None
+            known = as_dependency or self.configuration.snapshot.dependency(name) is not None
             called = model.name if model is not None else "" if known else name
             self.counters.usage.add(called, dependency, tenant, used)
         if costs:

@@ -182,12 +182,14 @@ async def test_the_name_of_a_model_charges_its_pool_at_the_price_of_a_batch(
 async def test_a_name_of_a_model_and_a_dependency_is_the_model_unless_said(
     limits: redis.Redis, redis_url: str
 ):
-    rules = replace(RULES, models=(Model(name="gpt-own", pool="llm"),))
-    async with pod(limits, redis_url, rules) as agent:
+    models = Model(name="gpt-own", pool="llm"), Model(name="hosted")
+    async with pod(limits, redis_url, replace(RULES, models=models)) as agent:
         agent.charge("gpt-own", {"tokens": 5})
         agent.charge("gpt-own", {"tokens": 7}, as_dependency=True)
+        agent.charge("hosted", {"tokens": 3}, as_dependency=True)
         [part] = agent.counters.usage.next(leaving=True)
-        assert {(row.model, row.dependency) for row in part.rows} == {("gpt-own", "llm"), ("", "gpt-own")}
+        found = {(row.model, row.dependency) for row in part.rows}
+        assert found == {("gpt-own", "llm"), ("", "gpt-own"), ("", "hosted")}
         await eventually(lambda: spent(agent), accept=lambda found: found["tokens"] == 5)
         await eventually(lambda: spent(agent, "gpt-own"), accept=lambda found: found["tokens"] == 7)
 
