@@ -250,7 +250,7 @@ async def test_lines_that_a_worker_prints_before_it_is_ready_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "fuseboard.sidecar")
-    program = r"import os; os.write(1, b'warning: \xff\nready or not\nready\n'); input()"
+    program = r"import os; os.write(1, b'warning: \xff\n\nready or not\nready\n'); input()"
     place = Place(number=1, of=1, server="shop-1", folder="unused")
     worker = Worker([sys.executable, "-c", program], place)
     await worker.start()
@@ -258,6 +258,15 @@ async def test_lines_that_a_worker_prints_before_it_is_ready_are_logged(
         "sidecar.worker_printed: worker 1: warning: \ufffd",
         "sidecar.worker_printed: worker 1: ready or not",
     ]
+    worker.signal(signal.SIGTERM)
+    await worker.end(PATIENCE_S)
+
+
+async def test_a_long_line_of_a_worker_does_not_keep_it_from_starting() -> None:
+    program = r"import os; os.write(1, b'x' * 200_000 + b'\nready\n'); input()"
+    place = Place(number=1, of=1, server="shop-1", folder="unused")
+    worker = Worker([sys.executable, "-c", program], place)
+    await worker.start()
     worker.signal(signal.SIGTERM)
     await worker.end(PATIENCE_S)
 

@@ -274,7 +274,8 @@ async def _until_signalled(settings: AgentSettings, options: Options) -> None:
             grpc_port = 0 if started.grpc is None else started.grpc.port
             lines = addresses(options, started.port, started.probes_port, grpc_port)
         else:
-            lines = [READY]
+            # A library may have printed the beginning of a line.
+            lines = ["", READY]
             # The process that started this worker has its other end: the worker ends when that does.
             when_it_ends(sys.stdin.fileno(), stop.set)
         sys.stdout.write("".join(f"{line}\n" for line in lines))

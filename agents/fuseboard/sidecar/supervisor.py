@@ -72,12 +72,12 @@ class Worker:
         if self._stopping.is_set():
             self._process.terminate()  # the signal came before there was a process
         output = self._process.stdout
-        while (line := await output.readline() if output else b"") != f"{READY}\n".encode():
+        while (line := await _next_line(output)) != f"{READY}\n".encode():
             if not line:
                 raise Misconfigured(f"worker {self.place.number} did not start: its lines above say why")
             # A library, or a hook of the interpreter, may print before the worker is ready.
-            text = line.decode(errors="replace").rstrip()
-            logger.info("sidecar.worker_printed: worker %d: %s", self.place.number, text)
+            if text := line.decode(errors="replace").rstrip():
+                logger.info("sidecar.worker_printed: worker %d: %s", self.place.number, text)
 
     async def keep(self) -> None:
         """Start it again whenever it dies, until ``stop``."""
@@ -171,6 +171,14 @@ class WorkerProbes:
         for figure, value in ((ANSWERING, answering), (RESTARTS, restarts)):
             lines += family(figure, [((), value)], self._server)
         return "".join(f"{line}\n" for line in lines).encode()
+
+
+async def _next_line(output: asyncio.StreamReader | None) -> bytes:
+    """The next line of a worker; dots for a part of one of over 64 KiB, and nothing at the end."""
+    try:
+        return await output.readline() if output else b""
+    except ValueError:
+        return b"...\n"
 
 
 async def _asked(worker: Worker, path: str) -> tuple[int, bytes]:
