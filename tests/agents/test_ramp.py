@@ -52,6 +52,18 @@ async def test_a_pod_that_notices_later_joins_the_ramp_of_the_fleet(monkeypatch:
     assert await ramp(monkeypatch, 10, begun_before_s=10) == 0.7
 
 
+async def test_a_ramp_that_cannot_begin_in_time_has_a_cause(monkeypatch: pytest.MonkeyPatch):
+    class Late(Answering):
+        async def call(self, command: str, *words: object, timeout: float = 1.0) -> object:
+            raise TimeoutError
+
+    monkeypatch.setattr(health_module, "RETURN_SPREAD_S", 0.0)
+    health = StoreHealth(store=Late(0.0), environment="production", tuning=Tuning)  # type: ignore[arg-type]
+    health._news.set()
+    await health._come_back(first=False)
+    assert (health.mode, health.cause) == (Mode.LOCAL, "answers, but: TimeoutError")
+
+
 async def test_an_answer_after_the_ramp_to_a_question_in_it_says_nothing_of_what_is_spent(
     limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):

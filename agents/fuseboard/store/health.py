@@ -226,14 +226,12 @@ class StoreHealth:
             except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
                 # A socket that lost a probe may never work again: the next probe opens a new one.
                 await self._store.drop()
-                cause = f"{type(error).__name__}: {error}".rstrip(": ")
-                self._go_local(cause)
+                self._go_local(f"{type(error).__name__}: {error}".rstrip(": "))
                 if isinstance(error, FunctionMissingError):
                     # Nothing but an upgrade or a worker ends this, so it matters more than the first cause.
                     self._cause = str(error)
                 elif first:
-                    # A timeout has no text.
-                    self._cause = f"never reached: {str(error) or cause}"
+                    self._cause = f"never reached: {_text_of(error)}"
                 first = False
                 self.tried.set()
                 await self._pause()
@@ -283,7 +281,7 @@ class StoreHealth:
         try:
             begun = await self._shared_ramp_start()
         except (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError) as error:
-            self._cause = f"answers, but: {error}"
+            self._cause = f"answers, but: {_text_of(error)}"
             await self._pause()
             return
         self._ramp_length = self._tuning().ramp_ms / 1000
@@ -320,6 +318,11 @@ class StoreHealth:
 
 async def _nothing() -> None:
     """Nothing needs to happen before a ramp."""
+
+
+def _text_of(error: Exception) -> str:
+    """A timeout has no text, and is named by its type."""
+    return str(error) or type(error).__name__
 
 
 def _time_in(reply: Reply) -> int | None:
