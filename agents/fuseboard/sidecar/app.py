@@ -130,7 +130,8 @@ async def running(settings: AgentSettings, options: Options) -> AsyncIterator[Ru
             if options.envoy_unix is not None or options.envoy_grpc is not None:
                 envoy, log = _for_envoy(agent, sidecar)
                 if options.envoy_unix is not None:
-                    sizes = {"head_bytes": ENVOY_HEAD_BYTES, "body_bytes": ENVOY_BODY_BYTES}
+                    # Envoy waits for an answer before its next request.
+                    sizes = {"head_bytes": ENVOY_HEAD_BYTES, "body_bytes": ENVOY_BODY_BYTES, "pipelined": 1}
                     filters = Connections(replace(options.bounds, **sizes))
                     connections += (filters,)
                     service = Guarded(_bridge(envoy, log), UnixAccess(options.uids))
