@@ -27,7 +27,7 @@ def test_a_sidecar_answers_envoy_with_the_oldest_protobuf(
         "FUSEBOARD_REDIS_URL": redis_url,
         "FUSEBOARD_STATE_DIR": str(tmp_path / "state"),
     }
-    # This library warns of its own types in Python 3.12 and later.
+    # In Python 3.12 and later, protobuf 4.25 warns about its own types.
     warnings = ("-W", "error", "-W", "ignore:Type google._upb:DeprecationWarning")
     command = [str(PYTHON), *warnings, "-m", "tests.envoy.oldest_protobuf", str(tmp_path)]
     done = subprocess.run(

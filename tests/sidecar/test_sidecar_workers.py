@@ -262,11 +262,16 @@ async def test_lines_that_a_worker_prints_before_it_is_ready_are_logged(
     await worker.end(PATIENCE_S)
 
 
-async def test_a_long_line_of_a_worker_does_not_keep_it_from_starting() -> None:
+async def test_a_long_line_of_a_worker_does_not_keep_it_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "fuseboard.sidecar")
     program = r"import os; os.write(1, b'x' * 200_000 + b'\nready\n'); input()"
     place = Place(number=1, of=1, server="shop-1", folder="unused")
     worker = Worker([sys.executable, "-c", program], place)
     await worker.start()
+    assert caplog.messages[0] == "sidecar.worker_printed: worker 1: ..."
+    assert max(map(len, caplog.messages)) < 70_000, "no more of the line than the buffer takes"
     worker.signal(signal.SIGTERM)
     await worker.end(PATIENCE_S)
 

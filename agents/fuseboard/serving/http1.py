@@ -298,7 +298,7 @@ class Http1(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._complete_head = True
         self._method = self._parser.get_method().decode("latin-1")
-        # A client of HTTP/1.0 that is told nothing waits for the end of the connection.
+        # An HTTP/1.0 client reads until the connection ends, unless a header says that it stays open.
         self._keeps = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
         text = self._headers.get("content-length", "0")
         if not (text.isascii() and text.isdigit()):
